@@ -14,6 +14,11 @@ from benchmarks.lib.sse import read_stream
 from benchmarks.sessions.traffic import TextMessage
 
 _ANSWER_S = 60.0
+_FULL = "context_length_exceeded"  # the reason of a refusal
+
+
+class ConversationFull(BenchError):
+    """A turn and the session's conversation before it do not fit into the model's context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +70,7 @@ class SessionClient:
             anew: Whether the messages are the whole conversation.
 
         Raises:
+            ConversationFull: What the session has said before leaves no room for the turn.
             BenchError: The answer is an error, or not complete; equal problems have equal texts.
         """
         body = {
@@ -82,7 +88,8 @@ class SessionClient:
             raise BenchError(f"the connection broke: {type(error).__name__}") from error
         if reply.status_code != httpx.codes.OK:
             reason = reply.headers.get("x-ryz-reason", "no reason given")
-            raise BenchError(f"status {reply.status_code}: {reason}")
+            refused = ConversationFull if reason == _FULL and not anew else BenchError
+            raise refused(f"status {reply.status_code}: {reason}")
         answer = read_stream(parts, began_s)
         usage = answer.usage
         if usage is None or not answer.times or usage.completion_tokens != tokens:

@@ -13,12 +13,17 @@ from services.router.domain.groups.balance import imbalance
 
 @dataclass(slots=True)
 class MeasuredTurns:
-    """The turns that began in the measured time, and the services' metrics at its two ends, by name."""
+    """The turns that began in the measured time, and the services' metrics at its two ends, by name.
+
+    Attributes:
+        full: Turns that were sent a second time, since the session's conversation had no room for them.
+    """
 
     seconds: float
     groups: Sequence[str]
     answers: list[StreamedTurn] = field(default_factory=list)
     problems: Counter[str] = field(default_factory=Counter)
+    full: int = 0
     before: Mapping[str, ServiceMetrics] = field(default_factory=dict)
     after: Mapping[str, ServiceMetrics] = field(default_factory=dict)
 
@@ -29,7 +34,8 @@ def row(policy: str, measured: MeasuredTurns) -> dict[str, Any]:
     `imbalance_*` is the excess of the busiest group over its share: of tokens that it computed, of seconds
     that its steps took (on a machine that all groups share), of turns. `hit_rate` and `fetched_rate` are the
     shares of prompt tokens whose KV was in the group's memory and came from the store. `busiest_session` is
-    that session's share of the turns.
+    that session's share of the turns. `full` counts the turns that their conversation had no room for, which
+    began a new one.
     """
     answers, even = measured.answers, dict.fromkeys(measured.groups, 1.0)
     computed, turns = dict.fromkeys(measured.groups, 0), Counter[str]()
@@ -55,6 +61,7 @@ def row(policy: str, measured: MeasuredTurns) -> dict[str, Any]:
         **_decisions(measured),
         "computed_tokens": computed,
         "reasons": _shares(Counter(answer.reason for answer in answers)),
+        "full": measured.full,
         "errors": measured.problems.total(),
     }
     return found | {"error_kinds": dict(measured.problems.most_common(5))} if measured.problems else found

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from benchmarks.lib.measuring import BenchError, Progress
 from benchmarks.lib.service_metrics import read_all
 from benchmarks.lib.stack import RunningStack, worker_groups
-from benchmarks.sessions.client import SessionClient
+from benchmarks.sessions.client import ConversationFull, SessionClient
 from benchmarks.sessions.figures import MeasuredTurns
 from benchmarks.sessions.traffic import (
     ANSWER_TOKENS,
@@ -32,7 +32,7 @@ async def measure(plan: SessionsPlan, stack: RunningStack, progress: Progress) -
     Raises:
         BenchError: No turn was answered, or a service does not answer with its metrics.
     """
-    load = _SessionLoad(plan, stack)
+    load = SessionLoad(plan, stack)
     try:
         progress("every session speaks once")
         await load.open_sessions()
@@ -57,7 +57,7 @@ async def measure(plan: SessionsPlan, stack: RunningStack, progress: Progress) -
 
 
 @dataclass(slots=True)
-class _SessionLoad:
+class SessionLoad:
     """The clients' common state; `measured` is exchanged for a fresh one when the warm-up is over."""
 
     plan: SessionsPlan
@@ -79,20 +79,30 @@ class _SessionLoad:
 
         async def open_session(session: int, said: list[TextMessage]) -> None:
             async with slots:
-                await self._send_turn(DrawnTurn(session, "Go on.", ANSWER_TOKENS), said)
+                await self.send_turn(DrawnTurn(session, "Go on.", ANSWER_TOKENS), said)
 
         await asyncio.gather(*(open_session(*one) for one in enumerate(openings(self.plan))))
 
     async def keep_asking(self) -> None:
         """Send one client's turns until the measurement stops."""
         while not self.stopping:
-            await self._send_turn(next(self._drawn), [])
+            await self.send_turn(next(self._drawn), [])
 
-    async def _send_turn(self, drawn: DrawnTurn, said: list[TextMessage]) -> None:
+    async def send_turn(self, drawn: DrawnTurn, said: list[TextMessage]) -> None:
+        """Send a turn and note its answer.
+
+        A turn that does not fit into its session's conversation begins a new one. How long the conversation
+        is cannot be known before: turns of the session that are under way are not in any usage yet.
+        """
         measured, (conversation, anew) = self.measured, self._lengths.begin_turn(drawn.session)
         messages = [*said, {"role": "user", "content": drawn.question}]
         try:
             answer = await self.client.ask_turn(drawn.session, messages, drawn.answer_tokens, anew=anew)
+        except ConversationFull:
+            measured.full += 1
+            self._lengths.begin_conversation(drawn.session, conversation)
+            await self.send_turn(drawn, said)
+            return
         except BenchError as problem:
             measured.problems[str(problem)] += 1
             return

@@ -84,8 +84,14 @@ class ConversationLengths:
         """
         known = self._known.setdefault(session, _ConversationLength())
         if known.tokens >= self.most_tokens:
-            known.number, known.tokens = known.number + 1, 0
+            self.begin_conversation(session, known.number)
         return known.number, known.tokens == 0
+
+    def begin_conversation(self, session: int, number: int) -> None:
+        """Have the next turn begin a new conversation, unless one began after that with this number."""
+        known = self._known[session]
+        if known.number == number:
+            known.number, known.tokens = number + 1, 0
 
     def end_turn(self, session: int, number: int, tokens: int) -> None:
         """Note that a turn of that conversation ended, with `tokens` in all."""

@@ -5,7 +5,7 @@ moved requests, and clients ignore its late frames. A slow network alone is not 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -63,8 +63,19 @@ class World:
             )
         return readings
 
+    async def all_moved(self, tasks: Sequence["asyncio.Task[Reading]"], losses: int) -> None:
+        """Waits for a loss beyond those, and until the other group has or had all choices of all requests."""
+        choices = [request.sampling.n for request in self.requests]
+
+        def has_all() -> bool:
+            ended = sum(n for n, task in zip(choices, tasks, strict=True) if task.done())
+            return self.running(OTHER) + ended >= sum(choices)
+
+        await until(lambda: any(down.group == CUT_OFF for _, down in self.groups.lost[losses:]))
+        await until(has_all)
+
     def running(self, group: str) -> int:
-        """Number of running and waiting requests in the group's last heartbeat."""
+        """Number of running and waiting choices in the group's last heartbeat."""
         load = self.groups.beats[group][0].load
         return load.running + load.waiting
 
@@ -118,14 +129,16 @@ async def test_a_leader_that_is_cut_off(world: World, fault: Fault) -> None:
     assert not world.lost
     for _ in range(TIMES):
         before, ignored = world.client.stats.lost, world.client.stats.ignored
+        losses = len(world.groups.lost)
         tasks = await world.begin()
         fault(world.proxy)
-        await until(lambda: CUT_OFF in world.lost)
-        await until(lambda: world.running(OTHER) >= STREAMS)  # all moved requests have arrived
+        await world.all_moved(tasks, losses)
         await asyncio.sleep(CUT_S)
         world.proxy.resume()
         await until(lambda: world.running(CUT_OFF) == 0)
-        assert world.client.num_open == STREAMS  # dropped by the group, not ended
+        ended = [task.result().answer for task in tasks if task.done()]
+        assert all(ended)
+        assert world.client.num_open + len(ended) == STREAMS  # dropped by the group, not ended
         await world.whole(tasks)
         assert world.client.stats.lost > before
         assert fault is reset or world.client.stats.ignored > ignored  # frames delayed by the stall

@@ -34,6 +34,8 @@ from tests.kits.spans import Collector, HeardSpan, covered, otlp_collector
 from tests.kits.waiting import PATIENCE_S, until
 
 PROMPTS = [f"Tell me about number {number}." for number in range(8)]
+SERVICES = {"gateway", "router", "worker"}
+LEAST_SHARE, LEAST_WITHOUT_FRAMES = 0.98, 0.9  # of a request's time that its spans cover
 # spans that others lie in
 WHOLE = {"chat demo", "generate demo", *(f"attempt {number}" for number in range(9))}
 
@@ -202,30 +204,69 @@ async def explain(stack: Stack, names: Set[str]) -> dict[str, Course]:
 
 
 async def check_traces(collector: Collector, names: list[str], moved: Set[str]) -> None:
-    """Spans cover each request, and the trace of one that moved has both of its groups."""
-    await until(lambda: {trace_id_of_request(name) for name in names} <= roots(collector).keys())
-    wanted = {trace_id_of_request(name) for name in names}
-    # leaders export in threads of their own, which may have to wait for a core
-    await until(lambda: wanted <= {span.trace_id for span in collector.spans if span.service == "worker"})
-    await asyncio.sleep(BATCH_S + 1.0)
-    shares, without_frames, both = list[float](), list[float](), 0
-    for name in names:
-        trace_id = trace_id_of_request(name)
-        root = roots(collector)[trace_id]
-        spans = [span for span in collector.spans if span.trace_id == trace_id]
-        parts = [(span.name, (span.begin_ns, span.end_ns)) for span in spans if span.name not in WHOLE]
-        shares.append(covered(root.begin_ns, root.end_ns, [times for _, times in parts]))
-        both += {"g0", "g1"} <= {span.attributes.get("ryz.group") for span in spans}
-        assert {"gateway", "router", "worker"} <= {span.service for span in spans}
-        if name not in moved:  # else the caller alone can tell what a killed leader did
-            reported = [times for what, times in parts if what != "frames"]
-            without_frames.append(covered(root.begin_ns, root.end_ns, reported))
-    print(
-        f"spans cover {min(shares):.4f} at least, {median(without_frames):.4f} without frames; {both} moved"
-    )
-    assert min(shares) >= 0.98
-    assert median(without_frames) >= 0.9
-    assert both >= len(moved) > 0
+    """Spans cover each request, and the trace of one that moved has both of its groups.
+
+    Services export in threads of their own, which may have to wait for a core.
+    """
+    found = Traces(collector, names, moved)
+    give_up = time.monotonic() + PATIENCE_S
+    while not found.are_whole() and time.monotonic() < give_up:
+        await asyncio.sleep(BATCH_S)
+        found = Traces(collector, names, moved)
+    assert found.roots.keys() == set(names)
+    assert all(found.services(name) >= SERVICES for name in names)
+    least, without_frames = found.least_share(), found.median_without_frames()
+    print(f"spans cover {least:.4f} at least, {without_frames:.4f} without frames; {found.in_both()} moved")
+    assert least >= LEAST_SHARE
+    assert without_frames >= LEAST_WITHOUT_FRAMES
+    assert found.in_both() >= len(moved) > 0
+
+
+class Traces:
+    """The spans of requests that a collector has so far; `roots` are the gateway's."""
+
+    def __init__(self, collector: Collector, names: list[str], moved: Set[str]) -> None:
+        ids = {trace_id_of_request(name): name for name in names}
+        self.roots: dict[str, HeardSpan] = {}
+        self._moved = moved
+        self._spans: dict[str, list[HeardSpan]] = {name: [] for name in names}
+        for span in list(collector.spans):
+            if (name := ids.get(span.trace_id)) is not None:
+                self._spans[name].append(span)
+                if "http.route" in span.attributes:
+                    self.roots[name] = span
+
+    def are_whole(self) -> bool:
+        """Whether all that is expected of the spans is there."""
+        return (
+            self.roots.keys() == self._spans.keys()
+            and all(self.services(name) >= SERVICES for name in self._spans)
+            and self.in_both() >= len(self._moved)
+            and self.least_share() >= LEAST_SHARE
+            and self.median_without_frames() >= LEAST_WITHOUT_FRAMES
+        )
+
+    def services(self, name: str) -> set[str]:
+        """The services that have reported of a request."""
+        return {span.service for span in self._spans[name]}
+
+    def in_both(self) -> int:
+        """The number of requests that spans of both groups are of."""
+        groups = [{span.attributes.get("ryz.group") for span in spans} for spans in self._spans.values()]
+        return sum(found >= {"g0", "g1"} for found in groups)
+
+    def least_share(self) -> float:
+        """The least share of a request's time that spans cover."""
+        return min(self._share(name, WHOLE) for name in self._spans)
+
+    def median_without_frames(self) -> float:
+        """The median share that services report; where a leader was killed, the caller alone can tell."""
+        return median(self._share(name, WHOLE | {"frames"}) for name in self._spans.keys() - self._moved)
+
+    def _share(self, name: str, left_out: Set[str]) -> float:
+        root = self.roots[name]
+        times = [(span.begin_ns, span.end_ns) for span in self._spans[name] if span.name not in left_out]
+        return covered(root.begin_ns, root.end_ns, times)
 
 
 async def read_through_a_loss(stack: Stack, loss: int) -> dict[str, float]:
@@ -261,8 +302,3 @@ async def read_through_a_loss(stack: Stack, loss: int) -> dict[str, float]:
 
     await until(all_are_logged)
     return found
-
-
-def roots(collector: Collector) -> dict[str, HeardSpan]:
-    """The gateway's span of each trace."""
-    return {span.trace_id: span for span in collector.spans if "http.route" in span.attributes}

@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
@@ -55,6 +56,12 @@ def threads_of(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/task").iterdir()))
 
 
+def cpu_s(pid: int) -> float:
+    """CPU seconds that all threads of a process took; those of its parent before the fork do not count."""
+    times = psutil.Process(pid).cpu_times()
+    return times.user + times.system
+
+
 def fork_servers() -> list[int]:
     """Process ids of the fork servers that this process started."""
     children = Path(f"/proc/self/task/{os.getpid()}/children").read_text(encoding="ascii").split()
@@ -81,21 +88,20 @@ def runs(pid: int) -> bool:
     return state != "Z"
 
 
-@pytest.mark.alone
 async def test_restarts_after_crashes_with_thread_pools(wide: Path) -> None:
     engine = engine_of(wide, threads=2)
     seconds, tokens = [], []
     try:
         for number in range(RESTARTS):
-            began = time.monotonic()
             pid = (await engine.start()).ranks[0].pid
-            seconds.append(time.monotonic() - began)
+            seconds.append(cpu_s(pid))
             prompt = [index % 200 for index in range(100)]
             tokens.append((await generate(engine, [prompt], 2, [GREEDY]))[0])
             if number == 0:
                 fork_server = parent(pid)
                 assert (comm(fork_server), comm(pid)) == ("ryz-fork-server", "ryz-rank-0")
                 assert threads_of(fork_server) == 1
+                imports_s = cpu_s(fork_server)
                 assert threads_of(pid) >= 2, "the test has to use a pool"
             assert parent(pid) == fork_server
             os.kill(pid, signal.SIGKILL)
@@ -104,7 +110,8 @@ async def test_restarts_after_crashes_with_thread_pools(wide: Path) -> None:
             await engine.stop()
     finally:
         await engine.stop()
-    assert sorted(seconds)[RESTARTS // 2] < 0.5, seconds
+    # a rank that imported torch itself would take as much as the fork server did
+    assert sorted(seconds)[RESTARTS // 2] < imports_s / 2, (seconds, imports_s)
     assert all(made == tokens[0] for made in tokens)
     assert not runs(fork_server)
 
@@ -158,7 +165,6 @@ async def test_a_fork_server_that_hangs_is_replaced(model: Path, monkeypatch: py
         await engine.stop()
 
 
-@pytest.mark.alone
 async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing(model: Path) -> None:
     engine = engine_of(model, world=2)
     engine.start_fork_server()
@@ -169,7 +175,7 @@ async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing
     try:
         info = await engine.start()
         assert {parent(rank.pid) for rank in info.ranks} == {fork_server}
-        assert max(rank.load_s for rank in info.ranks) < 1
+        assert max(cpu_s(rank.pid) for rank in info.ranks) < cpu_s(fork_server) / 2
     finally:
         await engine.stop()
     assert not runs(fork_server)
@@ -273,7 +279,7 @@ def test_the_death_of_a_leader_ends_fork_server_and_ranks() -> None:
         time.sleep(0.1)
         assert all(map(runs, pids))
         leader.kill()
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + PATIENCE_S
     while any(map(runs, pids)):
         assert time.monotonic() < deadline
         time.sleep(0.01)

@@ -18,7 +18,7 @@ from shared.messages import (
     StatusQuery,
     Work,
 )
-from tests.kits.router.live import Caller, Leader, router, start_router
+from tests.kits.router.live import Caller, Leader, router, start_router, until_known
 from tests.kits.waiting import PATIENCE_S, until
 
 REQUESTS = 500
@@ -80,7 +80,7 @@ async def test_what_a_draining_group_gives_back_goes_to_another_group(
 
     await giving.deafen()
     work = await nats_bus.subscribe(subjects.work(giving.group), take)
-    async with router(nats_url):
+    async with router(nats_url) as service:
         sessions = [f"s-{number}" for number in range(24)]
         mine = [session for session in sessions if await caller.group_of(session) == giving.group]
         assert mine
@@ -97,7 +97,7 @@ async def test_what_a_draining_group_gives_back_goes_to_another_group(
             assert frame.group == leaders[1].group
             assert leaders[1].taken[-1][0].route.reason == "resumed"
         giving.state = "draining"
-        await asyncio.sleep(0.15)
+        await until_known(service, giving)
         taken = len(giving.taken)
         for session in sessions:
             assert await caller.group_of(session) == leaders[1].group
@@ -110,8 +110,8 @@ async def test_resumed_and_urgent_requests_are_not_refused_by_an_estimate(
 ) -> None:
     for leader in leaders:
         leader.load = Load(running=4, waiting=2, max_running=4, max_waiting=2)
-    await asyncio.sleep(0.1)
-    async with router(nats_url):
+    async with router(nats_url) as service:
+        await until_known(service, *leaders)
         waits = {(await caller.failure(caller.request())).data["retry_after_s"] for _ in range(10)}
         assert len(waits) > 1  # retry times differ, so that callers do not return together
         assert isinstance(await caller.ask(caller.request(priority=1)), Accepted)

@@ -88,6 +88,7 @@ class World:
         self.news: list[tuple[float, GroupDown]] = []
         self.frames: dict[str, AnyFrame] = {}
         self.beats: dict[str, float] = {}
+        self.longest_gap_s = 0.0  # between two heartbeats of an instance
         self.processes: list[asyncio.subprocess.Process] = []
 
     async def start(self) -> None:
@@ -158,7 +159,9 @@ class World:
             self.frames.setdefault(frame.request_id, frame)
 
     async def _beat(self, message: Message) -> None:
-        self.beats[decode(message.data, Heartbeat).instance_id] = time.monotonic()
+        instance_id, now = decode(message.data, Heartbeat).instance_id, time.monotonic()
+        self.longest_gap_s = max(self.longest_gap_s, now - self.beats.get(instance_id, now))
+        self.beats[instance_id] = now
 
 
 @pytest.fixture
@@ -185,6 +188,19 @@ async def router(server: TellingServer, **more: object) -> AsyncIterator[Service
         await service.finish()
 
 
+async def serves(world: World, group: str) -> bool:
+    """Whether the group takes a request."""
+    frame = await world.ask()
+    return isinstance(frame, Accepted) and frame.group == group
+
+
+async def seconds_of(call: Awaitable[object]) -> float:
+    """How long it takes."""
+    began = time.monotonic()
+    await call
+    return time.monotonic() - began
+
+
 async def median_s(world: World, kills: int, end: Callable[[asyncio.subprocess.Process], None]) -> float:
     """The median time from the signal to the `GroupDown` event, in seconds."""
     pauses = []
@@ -200,26 +216,29 @@ async def median_s(world: World, kills: int, end: Callable[[asyncio.subprocess.P
 
 async def test_a_leader_that_is_killed_is_known_to_be_gone_at_once(world: World) -> None:
     async with router(world.server):
+        await world.leader("answers")
+        served = [await seconds_of(world.ask()) for _ in range(KILLS)]
         median = await median_s(world, KILLS, lambda process: process.kill())
         assert {down.reason for _, down in world.news} == {"disconnected"}
         await asyncio.sleep(0.5)
         assert len(world.news) == KILLS  # one event per kill, although each closed two connections
-    print(f"median {1000 * median:.1f} ms")
-    assert median < 0.1
+    usual_s = statistics.median(served)  # of a request beside the same load, through the broker four times
+    print(f"median {1000 * median:.1f} ms; of a request {1000 * usual_s:.1f} ms")
+    assert median < max(0.1, 20 * usual_s)
 
 
 async def test_a_leader_that_is_frozen_is_lost_and_comes_back(world: World) -> None:
     async with router(world.server):
         median = await median_s(world, 3, lambda process: process.send_signal(signal.SIGSTOP))
-        print(f"median {1000 * median:.1f} ms")
-        assert median < 1.0  # 0.25 on an idle machine
+        print(f"median {1000 * median:.1f} ms; longest gap {1000 * world.longest_gap_s:.1f} ms")
+        # 0.25 on an idle machine; silence is measured against the gaps that are usual
+        assert median < max(1.0, 10 * world.longest_gap_s)
         assert {down.reason for _, down in world.news} == {"silent"}
         frame = await world.ask()
         assert isinstance(frame, Failed)
         assert frame.data["reason"] == "no_group"
         world.processes[0].send_signal(signal.SIGCONT)
-        await asyncio.sleep(0.2)
-        assert await world.group_of() == "g0"
+        await eventually(lambda: serves(world, "g0"))
 
 
 async def test_a_leader_that_keeps_its_interpreters_lock_is_not_lost(world: World) -> None:
@@ -365,8 +384,7 @@ async def test_what_other_routers_say_is_believed_unless_one_hears_the_group(wor
         assert await world.group_of() == "g0"
         await report_down("disconnected")
         assert isinstance(await world.ask(), Failed)
-        await asyncio.sleep(0.3)
-        assert await world.group_of() == "g0"
+        await eventually(lambda: serves(world, "g0"))
         assert [down.router_id for _, down in world.news] == ["x"] * 3  # no router publishes it again
 
 

@@ -18,7 +18,6 @@ from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import until
 
 MODEL, GROUPS = "demo", ("g0", "g1")
-READY_S = 40
 _STEP_MS = "10"
 
 
@@ -84,7 +83,7 @@ async def two_groups(
         groups = TwoGroups(proxy, client, workers)
         await hears.subscribe(subjects.HEARTBEAT_ALL, groups.take_heartbeat)
         await hears.subscribe(subjects.GROUP_DOWN, groups.take_loss)
-        await until(lambda: all(groups.ready(group, 0.0) for group in GROUPS), READY_S)
+        await until(lambda: all(groups.ready(group, 0.0) for group in GROUPS))
         for process in (router, *workers.values()):
             await asyncio.to_thread(process.await_ready)
         yield groups

@@ -21,6 +21,7 @@ from services.worker.rank_protocol.kv_messages import (
     StoreResult,
 )
 from services.worker.rank_protocol.rank_messages import FrameKind
+from tests.kits.waiting import PATIENCE_S
 
 HEAD_BYTES = 4096
 
@@ -84,7 +85,7 @@ class Reports:
         """Names, in the order of the reports."""
         return b"".join(message.dropped for message in self.stored)
 
-    def until(self, true: Callable[[], bool], timeout_s: float = 10.0) -> None:
+    def until(self, true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Waits until `true()` holds, checked after every report."""
         with self._changed:
             assert self._changed.wait_for(true, timeout_s), (self.stored, self.fetched)
@@ -149,7 +150,7 @@ def client(url: str) -> redis.Redis:
     return redis.Redis.from_url(url)
 
 
-def eventually(true: Callable[[], bool], timeout_s: float = 10.0) -> None:
+def eventually(true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
     """Waits for a condition that has no report."""
     give_up = time.monotonic() + timeout_s
     while not true():

@@ -7,6 +7,8 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
+from tests.kits.waiting import PATIENCE_S
+
 
 @dataclass
 class RawAnswer:
@@ -39,7 +41,7 @@ class RawConnection:
         except ConnectionError:
             pass
 
-    async def answer(self, timeout_s: float = 5.0) -> RawAnswer:
+    async def answer(self, timeout_s: float = PATIENCE_S) -> RawAnswer:
         """The next answer.
 
         Raises:
@@ -58,7 +60,7 @@ class RawConnection:
             body = await self.reader.readexactly(int(headers.get("content-length", "0")))
         return RawAnswer(int(first.split()[1]), headers, body)
 
-    async def closed(self, timeout_s: float = 5.0) -> bool:
+    async def closed(self, timeout_s: float = PATIENCE_S) -> bool:
         """Whether the peer closes within `timeout_s`; bytes received until then are discarded."""
         try:
             async with asyncio.timeout(timeout_s):

@@ -213,7 +213,7 @@ class Fleet:
 
     @staticmethod
     def _metric(url: str, name: str) -> float:
-        for line in httpx.get(f"{url}/metrics", timeout=5).text.splitlines():
+        for line in httpx.get(f"{url}/metrics", timeout=PATIENCE_S).text.splitlines():
             if line.startswith((f"{name} ", f"{name}{{")):
                 return float(line.rpartition(" ")[2])
         return 0.0

@@ -40,6 +40,7 @@ from services.worker.rank_protocol.plan import StepPlan, StepResult
 from tests.kits.bench.reports import REPORT, ROW, known_bandwidth
 from tests.kits.e2e.stack import wait_for
 from tests.kits.engine.shared_fork_server import sharing
+from tests.kits.waiting import PATIENCE_S
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -325,8 +326,8 @@ def test_an_interrupted_bench_leaves_no_process(tiny: Path, end: signal.Signals,
         children = parent.children(recursive=True)
         os.kill(process.pid, end)
         process.stderr.read()
-    assert process.wait(20) == 130
-    _, alive = psutil.wait_procs(children, timeout=5)
+    assert process.wait(PATIENCE_S) == 130
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_S)
     assert not alive
 
 

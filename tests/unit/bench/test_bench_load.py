@@ -2,20 +2,38 @@
 
 import json
 import math
+from collections.abc import Callable
 
 from benchmarks.lib.measuring import percentile
 from benchmarks.serving.answers import Judgement, judge_completion, judge_stream
 from benchmarks.serving.load import Load, LoadFigures
 from tests.kits.bench.answers import answering, chunks, completion, http
+from tests.kits.bench.long_enough import long_enough
+
+MANY = 10  # right answers, in 0.15 s if no other process has the cores
 
 
-async def load(port: int, concurrency: int = 2, stream: bool = False) -> LoadFigures:
-    made = Load(
-        url=f"http://127.0.0.1:{port}", model="demo", tokens=16, stream=stream, concurrency=concurrency
-    )
-    await made.begin(0.0)
-    await made.measure(0.15)
-    return await made.finish()
+async def load(
+    answer: Callable[[int, bytes], bytes | None], concurrency: int = 2, stream: bool = False
+) -> LoadFigures:
+    """Figures of more than `MANY` requests to a server that gives these answers."""
+
+    async def measure(seconds: float) -> LoadFigures:
+        async with answering(answer) as port:
+            made = Load(
+                url=f"http://127.0.0.1:{port}",
+                model="demo",
+                tokens=16,
+                stream=stream,
+                concurrency=concurrency,
+            )
+            await made.begin(0.0)
+            await made.measure(seconds)
+            return await made.finish()
+
+    figures = await long_enough(measure, 0.15, lambda found: found.requests > MANY)
+    assert figures.requests > MANY
+    return figures
 
 
 async def test_right_answers_are_measured_and_all_requests_differ() -> None:
@@ -25,10 +43,8 @@ async def test_right_answers_are_measured_and_all_requests_differ() -> None:
         seen.append(json.loads(body)["messages"][0]["content"])
         return http(completion())
 
-    async with answering(answer) as port:
-        figures = await load(port)
+    figures = await load(answer)
     assert figures.errors == 0
-    assert figures.requests > 10
     assert figures.requests_per_s == figures.requests / figures.seconds
     assert 0 < figures.p50_ms <= figures.p99_ms
     assert len(set(seen)) == len(seen)
@@ -38,10 +54,8 @@ async def test_streamed_answers_in_pieces() -> None:
     body = chunks()
     pieces = b"".join(b"%x\r\n%b\r\n" % (len(part), part) for part in (body[:50], body[50:])) + b"0\r\n\r\n"
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
-    async with answering(lambda *_: head + pieces) as port:
-        figures = await load(port, stream=True)
+    figures = await load(lambda *_: head + pieces, stream=True)
     assert (figures.errors, figures.error_kinds) == (0, {})
-    assert figures.requests > 10
 
 
 async def test_wrong_answers_are_errors_and_the_load_goes_on() -> None:
@@ -51,10 +65,8 @@ async def test_wrong_answers_are_errors_and_the_load_goes_on() -> None:
         2: None,
         3: b"nonsense\r\n\r\n",
     }
-    async with answering(lambda n, _: replies.get(n, http(completion()))) as port:
-        figures = await load(port, concurrency=1)
+    figures = await load(lambda n, _: replies.get(n, http(completion())), concurrency=1)
     assert figures.errors == 4
-    assert figures.requests > 5
     assert {kind.split(":")[0] for kind in figures.error_kinds} == {
         "status 503",
         "15 completion tokens instead of 16",
@@ -64,10 +76,8 @@ async def test_wrong_answers_are_errors_and_the_load_goes_on() -> None:
 
 
 async def test_a_server_that_closes_after_each_answer_makes_no_errors() -> None:
-    async with answering(lambda *_: http(completion(), extra="connection: close\r\n")) as port:
-        figures = await load(port)
+    figures = await load(lambda *_: http(completion(), extra="connection: close\r\n"))
     assert figures.errors == 0
-    assert figures.requests > 5
 
 
 def test_answers_are_judged() -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -20,20 +21,36 @@ from cli.bench.commands import app
 from cli.bench.serving.bench_serving import add_peer
 from cli.console import CommandError
 from tests.kits.bench.answers import answering, chunks, completion, http
+from tests.kits.bench.long_enough import long_enough
 from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.servers import free_port
+
+Report = dict[str, Any]
 
 
 async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
     phases: list[str] = []
-    async with answering(lambda *_: http(completion())) as port:
-        plan = ServingPlan(concurrency=[1, 2], duration=0.3, warmup=0.1)
-        stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
-        report = await asyncio.to_thread(measure, plan, stack, phases.append)
+    numbers: list[int] = []
+
+    async def levels(seconds: float) -> Report:
+        phases.clear()
+        numbers.clear()
+
+        def answer(number: int, _: bytes) -> bytes:
+            numbers.append(number)
+            return http(completion())
+
+        async with answering(answer) as port:
+            plan = ServingPlan(concurrency=[1, 2], duration=seconds, warmup=0.1)
+            stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
+            return await asyncio.to_thread(measure, plan, stack, phases.append) | {"seconds": seconds}
+
+    report = await long_enough(levels, 0.3)
     rows = report["rows"]
     assert [row["concurrency"] for row in rows] == [1, 2]
     assert all(set(row) == {"concurrency", "requests_per_s", "p50_ms", "p99_ms", "errors"} for row in rows)
-    assert all(row["errors"] == 0 and row["requests_per_s"] > 10 for row in rows)
+    assert all(row["errors"] == 0 and row["requests_per_s"] > 0 for row in rows)
+    assert sum(row["requests_per_s"] for row in rows) * report["seconds"] <= len(numbers)
     assert set(report["cpu_ms_per_request"]) == {"server", LOAD}
     assert report["cpu_ms_per_request"]["server"] > 0
     assert phases == [
@@ -44,16 +61,20 @@ async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_all_apis_are_measured_on_one_stack(stream: bool) -> None:
     transports: list[Transport] = ["http", "grpc", "realtime"]
-    async with gateway_with_leader(grpc_port=free_port()) as gateway:
-        plan = ServingPlan(
-            concurrency=[2], duration=1.0, warmup=0.5, tokens=4, stream=stream, transports=transports
-        )
-        stack = RunningStack(
-            gateway.url, "demo", {"server": os.getpid()}, grpc=f"127.0.0.1:{gateway.grpc_port}"
-        )
-        report = await asyncio.to_thread(measure, plan, stack, lambda _: None)
+
+    async def all_of_them(seconds: float) -> Report:
+        async with gateway_with_leader(grpc_port=free_port()) as gateway:
+            plan = ServingPlan(
+                concurrency=[2], duration=seconds, warmup=0.5, tokens=4, stream=stream, transports=transports
+            )
+            stack = RunningStack(
+                gateway.url, "demo", {"server": os.getpid()}, grpc=f"127.0.0.1:{gateway.grpc_port}"
+            )
+            return await asyncio.to_thread(measure, plan, stack, lambda _: None)
+
+    report = await long_enough(all_of_them, 1.0)
     assert [row["transport"] for row in report["rows"]] == transports
-    assert all(row["errors"] == 0 and row["requests_per_s"] > 1 for row in report["rows"]), report["rows"]
+    assert all(row["errors"] == 0 and row["requests_per_s"] > 0 for row in report["rows"]), report["rows"]
     assert report["cpu_ms_per_grpc_request"]["server"] > 0
     assert report["cpu_ms_per_realtime_request"]["server"] > 0
 
@@ -66,10 +87,14 @@ async def test_a_stack_without_grpc_is_reported() -> None:
 
 async def test_errors_are_in_the_row_with_their_kinds() -> None:
     replies = {0: http(b"no", "500 Oops")}
-    async with answering(lambda n, _: replies.get(n, http(chunks()))) as port:
-        plan = ServingPlan(concurrency=[1], duration=0.3, warmup=0.0, stream=True)
-        stack = RunningStack(f"http://127.0.0.1:{port}", "demo")
-        (row,) = (await asyncio.to_thread(measure, plan, stack, lambda _: None))["rows"]
+
+    async def streams(seconds: float) -> Report:
+        async with answering(lambda n, _: replies.get(n, http(chunks()))) as port:
+            plan = ServingPlan(concurrency=[1], duration=seconds, warmup=0.0, stream=True)
+            stack = RunningStack(f"http://127.0.0.1:{port}", "demo")
+            return await asyncio.to_thread(measure, plan, stack, lambda _: None)
+
+    (row,) = (await long_enough(streams, 0.3))["rows"]
     assert row["errors"] == 1
     assert row["error_kinds"] == {"status 500: no": 1}
     assert row["ttft_p50_ms"] > 0
@@ -102,7 +127,7 @@ async def test_the_command_prints_one_json_object_on_stdout() -> None:
             "--concurrency",
             "2",
             "--duration",
-            "0.3",
+            "2",
             "--warmup",
             "0",
         ]
@@ -145,10 +170,13 @@ def test_a_peer_needs_a_model_that_both_sides_read_and_its_own_packages(tmp_path
 
 
 async def test_rows_of_a_peer_carry_its_name() -> None:
-    async with answering(lambda *_: http(completion())) as port:
-        plan = ServingPlan(concurrency=[1], duration=0.2, warmup=0.0)
-        stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
-        report = await asyncio.to_thread(measure, plan, stack, print)
+    async def ours(seconds: float) -> Report:
+        async with answering(lambda *_: http(completion())) as port:
+            plan = ServingPlan(concurrency=[1], duration=seconds, warmup=0.0)
+            stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
+            return await asyncio.to_thread(measure, plan, stack, print)
+
+    report = await long_enough(ours, 0.2)
     theirs = report | {"cpu_ms_per_request": {"frontend": 1.0}}
     add_peer(report, theirs, "dynamo")
     assert [row["server"] for row in report["rows"]] == ["ryzanstein", "dynamo"]

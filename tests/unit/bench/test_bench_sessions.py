@@ -10,9 +10,11 @@ import pytest
 
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.service_metrics import ServiceMetrics, between, quantile, read_all
-from benchmarks.sessions.client import SessionClient, StreamedTurn
+from benchmarks.lib.stack import RunningStack
+from benchmarks.sessions.client import ConversationFull, SessionClient, StreamedTurn
 from benchmarks.sessions.figures import MeasuredTurns, row
-from benchmarks.sessions.traffic import ConversationLengths, draw_turns, openings
+from benchmarks.sessions.sessions import SessionLoad
+from benchmarks.sessions.traffic import ConversationLengths, DrawnTurn, draw_turns, openings
 from benchmarks.stack_plans import SessionsPlan
 from tests.kits.bench.answers import answering, http
 
@@ -79,6 +81,44 @@ def test_a_long_conversation_begins_anew_and_late_answers_of_the_old_one_do_not_
     known.end_turn(0, 0, 130)
     known.end_turn(0, 1, 40)
     assert known.begin_turn(0) == (1, False)
+    known.begin_conversation(0, 1)
+    assert known.begin_turn(0) == (2, True)
+    known.begin_conversation(0, 1)  # a second turn that conversation 1 had no room for
+    known.end_turn(0, 2, 40)
+    assert known.begin_turn(0) == (2, False)
+
+
+FULL = http(b"{}", "400 Bad Request", "x-ryz-reason: context_length_exceeded\r\n")
+
+
+async def test_a_turn_that_the_conversation_has_no_room_for_begins_a_new_one() -> None:
+    replies = [http(streamed()), FULL, http(streamed()), http(streamed())]
+    asked: list[int] = []
+
+    def answer(number: int, body: bytes) -> bytes:
+        asked.append(len(json.loads(body)["messages"]))
+        return replies[number]
+
+    async with answering(answer) as port:
+        stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"worker-g1": 1})
+        load = SessionLoad(SessionsPlan(sessions=1, clients=1), stack)
+        try:
+            for _ in range(3):
+                await load.send_turn(DrawnTurn(0, "Hi.", 4), [])
+        finally:
+            await load.client.close()
+    assert asked == [1, 1, 1, 1]
+    measured = load.measured
+    assert (len(measured.answers), measured.full, dict(measured.problems)) == (3, 1, {})
+
+
+@pytest.mark.parametrize(("anew", "error"), [(False, ConversationFull), (True, BenchError)])
+async def test_only_a_turn_that_is_appended_may_find_the_conversation_full(
+    anew: bool, error: type[BenchError]
+) -> None:
+    with pytest.raises(BenchError, match="status 400: context_length_exceeded") as raised:
+        await one_turn(FULL, anew=anew)
+    assert type(raised.value) is error
 
 
 async def test_an_answer_says_where_it_came_from_and_what_was_computed() -> None:
@@ -151,6 +191,7 @@ def test_a_row_adds_up_what_the_answers_say() -> None:
     assert (found["turns"], found["turns_per_s"], found["busiest_session"]) == (4, 2.0, 0.75)
     assert (found["decision_p50_us"], found["decision_p99_us"]) == (pytest.approx(51.0), pytest.approx(550.0))
     assert found["reasons"] == {"preferred": 0.75, "spill_wait": 0.25}
+    assert found["full"] == 0
     assert (found["errors"], found["error_kinds"]) == (2, {"status 503: overloaded": 2})
 
 

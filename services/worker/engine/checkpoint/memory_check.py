@@ -1,5 +1,6 @@
 """Checks that a model fits into this machine's memory before it is loaded."""
 
+import errno
 from collections.abc import Mapping
 from math import ceil, prod
 from pathlib import Path
@@ -26,12 +27,19 @@ class MemoryShort(ModelError):
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error is about missing memory; torch raises `RuntimeError` for that on a CPU."""
+    """Whether an error is about missing memory.
+
+    On a CPU torch raises `RuntimeError`, with the text of its allocator or of the exception of C++. A mapping
+    that cannot be had is an `OSError`.
+    """
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
     if isinstance(error, SystemError):  # numpy's functions set no `MemoryError` when a buffer cannot be had
         return "ufunc" in str(error) and "returned NULL without setting an exception" in str(error)
-    return isinstance(error, RuntimeError) and "allocate memory" in str(error)
+    said = str(error) if isinstance(error, RuntimeError) else ""
+    return "allocate memory" in said or "bad_alloc" in said
 
 
 def weight_bytes(

@@ -10,7 +10,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 
 import msgspec
@@ -91,7 +91,8 @@ def serve(
         except (BrokenPipeError, ConnectionResetError, LeaderGone):
             return 0  # the leader closed the socket while this rank was sending, or waited for masks
         except Exception as error:
-            log.exception("a rank failed")  # the trace is for the log, the sentence for the leader
+            with suppress(MemoryError):  # what the failed step holds is not free yet
+                log.exception("a rank failed")  # the trace is for the log, the sentence for the leader
             memory = ran_out(error)
             what = "out of memory" if memory else "internal error"
             return _report(

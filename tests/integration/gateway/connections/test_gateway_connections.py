@@ -19,6 +19,7 @@ from shared.bus.nats import NatsBus
 from tests.kits.gateway.gateway import Fleet
 from tests.kits.gateway.process import gateway_process, ready
 from tests.kits.servers import free_port
+from tests.kits.waiting import PATIENCE_S
 
 ATTACKERS = 10_000
 PER_SOURCE = 500
@@ -53,7 +54,7 @@ def attackers(port: int, count: int, sent: bytes) -> Iterator[list[socket.socket
     sockets: list[socket.socket] = []
     for number in range(count):
         sock = socket.socket()
-        sock.settimeout(5)
+        sock.settimeout(PATIENCE_S)  # a gateway without a core accepts none for seconds
         sock.bind((f"127.0.1.{1 + number // PER_SOURCE}", 0))
         sock.connect(("127.0.0.1", port))
         with suppress(OSError):
@@ -107,8 +108,10 @@ async def test_ten_thousand_idle_connections_cost_little(
         rss_before = seen.memory_info().rss
         opening = attackers(port, count, sent)
         during = asyncio.create_task(latencies(http, 300))
+        began_s = time.monotonic()
         await asyncio.to_thread(opening.__enter__)
         try:
+            opened_s = time.monotonic() - began_s
             connections = await metric(http, "ryz_gateway_connections")
             rss = seen.memory_info().rss
             slowest = await during
@@ -124,7 +127,8 @@ async def test_ten_thousand_idle_connections_cost_little(
             f"{1000 * slowest[296]:.1f} ms while they came, "
             f"{1000 * later[98]:.1f} ms beside them; {left:.0f} left"
         )
-        assert connections > count / 2  # on a slow machine early ones close before late ones open
+        # early ones close before late ones open where opening all takes longer than they may be idle
+        assert connections > count * min(1.0, idle_s / opened_s) / 2, opened_s
         assert rss - rss_before < max_mib * 2**20
         assert max(slowest[296], later[98]) < 1.0
 

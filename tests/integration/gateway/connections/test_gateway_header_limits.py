@@ -86,12 +86,16 @@ async def test_headers_that_come_slowly_get_a_408(gateway: Gateway) -> None:
     await serves(gateway.port)
 
 
-async def test_headers_have_their_own_time_from_their_first_byte(gateway: Gateway) -> None:
+async def test_headers_have_their_own_time_from_their_first_byte() -> None:
     """The deadline also applies when the first byte arrives together with the end of the previous request."""
-    async with raw_connection(gateway.port) as connection:
+    limit_s = 1.5
+    async with (
+        running_gateway(**QUICK | {"http_headers_s": limit_s, "keep_alive_s": 30}) as gateway,
+        raw_connection(gateway.port) as connection,
+    ):
         await connection.send(HEAD)
         for _ in range(3):
-            await asyncio.sleep(0.25)
+            await asyncio.sleep(0.4 * limit_s)  # 1.2 times the limit in all
             await connection.send(b"\r\n" + HEAD)
             assert (await connection.answer()).status == 200
         answer = await connection.answer()

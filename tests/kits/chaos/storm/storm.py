@@ -90,12 +90,16 @@ class Witness:
         self._first: dict[Attempt, int] = {}
         # the instance that sent it
         self._ends: dict[Attempt, dict[tuple[int, bytes], str]] = {}
-        self.unreadable = 0
+        self._unreadable: list[str] = []
 
     def __len__(self) -> int:
         return len(self._ends)
 
-    def twice(self) -> list[str]:
+    def problems(self) -> list[str]:
+        """Descriptions of what breaks the protocol: a second end, frames that cannot be read."""
+        return self._twice() + [f"frames that cannot be read: {words}" for words in self._unreadable]
+
+    def _twice(self) -> list[str]:
         """Descriptions of accepted attempts with more than one terminal frame."""
         found = {
             attempt: [
@@ -117,8 +121,8 @@ class Witness:
             return
         try:
             batch = decode(message.data, FrameBatch)
-        except InvalidRequest:
-            self.unreadable += 1
+        except InvalidRequest as error:
+            self._unreadable.append(f"{message.subject}: {error.message}"[:MAX_WORDS])
             return
         for frame in batch.frames:
             attempt = frame.request_id, frame.attempt, batch.group
@@ -184,7 +188,7 @@ class Storm:
         trouble = faults.run(seconds) if faults is not None else asyncio.sleep(0)
         await asyncio.gather(trouble, *work)
         outcome.ends_seen = len(self.witness) - before
-        outcome.problems += self.witness.twice()
+        outcome.problems += self.witness.problems()
         if self._direct.num_open:
             outcome.problems.append(f"the caller on the bus still has {self._direct.num_open} requests")
         return outcome

@@ -1,6 +1,7 @@
 """`ryz bench mixed` with the demo model and real ranks: its rows, and what it refuses."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -9,6 +10,7 @@ from benchmarks.engine.mixed_load import measure
 from benchmarks.engine_plans import MixedPlan
 from cli.bench.commands import app
 from cli.stack.model_dir import demo_model
+from tests.kits.bench.long_enough import long_enough
 from tests.kits.engine.shared_fork_server import sharing
 
 
@@ -20,19 +22,24 @@ def shared_fork_server() -> Iterator[None]:
 
 @pytest.mark.alone
 async def test_every_target_is_measured() -> None:
-    plan = MixedPlan(
-        model=demo_model(),
-        precision="fp32",
-        threads=1,
-        streams=2,
-        prompt=200,
-        interval=0.2,
-        seconds=1.0,
-        targets=(0, 1),
-        rounds=1,
-    )
     progress: list[str] = []
-    report = await measure(plan, progress.append)
+
+    async def mixed(seconds: float) -> dict[str, Any]:
+        progress.clear()
+        plan = MixedPlan(
+            model=demo_model(),
+            precision="fp32",
+            threads=1,
+            streams=2,
+            prompt=200,
+            interval=seconds / 5,
+            seconds=seconds,
+            targets=(0, 1),
+            rounds=1,
+        )
+        return await measure(plan, progress.append)
+
+    report = await long_enough(mixed, 1.0)
     free, limited = report["rows"]
     assert progress == ["round 1, no target", "round 1, target 1 ms"]
     assert (free["target_ms"], limited["target_ms"]) == (0, 1)

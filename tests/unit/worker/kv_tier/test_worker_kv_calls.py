@@ -24,6 +24,7 @@ from shared.messages import (
 )
 from shared.messages.base import Wire
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import until
 from tests.kits.worker.kv_tier import Index, Store, StoreEngine
 from tests.kits.worker.leader import Kit, chat, null_engine
 
@@ -232,6 +233,7 @@ async def test_questions_that_pile_up_are_dropped(kit: Group) -> None:
     query = codec.encode(HoldersQuery(tenant="default", token_ids=b""))
     for _ in range(200):
         await kit.bus.publish(subjects.KV_HOLDERS, query, reply=inbox)
+    await until(lambda: bool(answers))
     await asyncio.sleep(0.05)
-    assert 1 <= len(answers) < 40
+    assert len(answers) < 40
     assert (await kit.holders()).num_tokens == 100
