@@ -266,7 +266,7 @@ def compile_clock(target: str) -> Iterator[None]:
         target: The variant that is compiled meanwhile.
     """
     live, over, began = sys.stdout.isatty(), threading.Event(), time.monotonic()
-    what = f"Compiling the kernels for {target}, once; it takes a minute or so on a core of its own"
+    what = f"Compiling the kernels for {target}, once; that takes one to two minutes of a free core"
     print(f"{what} ...", end="" if live else "\n", flush=True)
 
     def print_progress() -> None:

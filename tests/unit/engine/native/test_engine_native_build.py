@@ -237,7 +237,7 @@ def test_the_command_says_where_they_are(
     monkeypatch.setattr(sys, "argv", ["build"])
     assert main() == 0
     begin, took, where = capsys.readouterr().out.splitlines()
-    assert begin == ("Compiling the kernels for avx2, once; it takes a minute or so on a core of its own ...")
+    assert begin == ("Compiling the kernels for avx2, once; that takes one to two minutes of a free core ...")
     assert re.fullmatch(r"  compiled after \d+\.\d s", took)
     assert where == f"Kernels for avx2: {find('avx2')}"
     assert main() == 0
