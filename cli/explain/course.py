@@ -181,15 +181,17 @@ def _span(what: str, ends: _Noted, begins_us: int, took_us: int, data: dict[str,
 
 
 def _without_outdated(noted: list[_Noted]) -> list[_Noted]:
-    """Leaves out what groups and routers noted of an attempt after the gateway had given it up.
+    """Leaves out what was noted of an attempt after the gateway had given it up.
 
-    A group that was frozen goes on with it when it runs again, while another group has the request.
+    A group that was frozen goes on with it when it runs again, while another group has the request. Moments
+    of the gateway name the attempt if they belong to one.
     """
     kept, newest = list[_Noted](), 0
     for one in noted:
         if (one.service, one.moment.name) == ("gateway", "published"):
             newest = max(newest, one.attempt)
-        if one.service == "gateway" or one.attempt >= newest:
+        of_attempt = one.service != "gateway" or "attempt" in one.moment.data
+        if one.attempt >= newest or not of_attempt:
             kept.append(one)
     return kept
 

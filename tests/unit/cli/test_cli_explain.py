@@ -121,6 +121,7 @@ def test_a_group_that_was_frozen_is_no_outage_of_a_stream_that_went_on() -> None
         (0, "received", {}),
         (1_000, "published", {"attempt": 0}),
         (2_300_000, "published", {"attempt": 1, "lost": "g0", "reason": "silent", "silent_ms": 300.0}),
+        (15_000_100, "last frame", {"attempt": 0}),  # of the group that runs again
         (20_000_000, "last frame", {"attempt": 1}),
         (20_001_000, "answered", {"status": 200}),
     )
