@@ -82,7 +82,10 @@ def name_in(escaped: str) -> str:
 
 
 class Caller(NamedTuple):
-    """A service outside: its user of the broker may publish on the subjects of this pair only."""
+    """A service outside: its user of the broker may publish on the subjects of this pair only.
+
+    Gateways have a class of the same name for one call (`services/gateway/admission/caller.py`).
+    """
 
     tenant: str
     user: str

@@ -11,7 +11,7 @@ from cli.stack.state import DEFAULT_DIR
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from cli.explain.course import Course
+    from cli.explain.course import Course, Interruption
 
 
 def explain(
@@ -72,8 +72,23 @@ def explain(
         return
     for course in found:
         out.print(_table(course))
+        for loss in course.interruptions:
+            out.print(describe_interruption(loss), markup=False, soft_wrap=True)
         trace_id = trace_id_of_request(course.request_id)
         out.print(f"trace {trace_id}, unless the caller sent a `traceparent` of its own", soft_wrap=True)
+
+
+def describe_interruption(loss: "Interruption") -> str:
+    """Says in a sentence what a loss did to the request."""
+    went_on = f"group {loss.group} went on" if loss.group else "it was sent to another group"
+    if loss.pause_ms is None:
+        pause = "no record says when its next token came"
+    else:
+        pause = f"without tokens for {loss.pause_ms:.1f} ms in between"
+    return (
+        f"group {loss.lost} was lost ({loss.reason}) and had sent nothing from {loss.begins_ms:.1f} ms on; "
+        f"{went_on}, {pause}"
+    )
 
 
 def _table(course: "Course") -> "RenderableType":

@@ -16,7 +16,8 @@ IN_FLIGHT = "not over yet: since the last thing that was noted"
 REFUSAL = "refusal to the gateway"
 UNKNOWN = "in a group whose record is gone"  # its leader died, or has forgotten the request
 AGAIN_SENT = "no group had answered, so it was sent again"
-RESUMED = "lost with its group, until it was sent again"
+BEFORE_LOSS = "in a group that was lost later"
+RESUMED = "no more tokens from a lost group, until it was sent to another"
 # others may come before or after the moments beside them, or when the request is over
 _BESIDE = frozenset({("gateway", "accepted"), ("gateway", "first frame"), ("worker", "superseded")})
 
@@ -63,18 +64,39 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Interruption:
+    """A loss of the request's group, after which it went on elsewhere.
+
+    Attributes:
+        lost: The group.
+        reason: Why it counted as lost.
+        begins_ms: Its last tokens, or when it took the request, from the first moment of the request.
+        group: The group that went on; empty if no record says so.
+        pause_ms: Until that group had the next token; None if no record says so.
+    """
+
+    lost: str
+    reason: str
+    begins_ms: float
+    group: str = ""
+    pause_ms: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Course:
     """One request, from its first moment to its last.
 
     Attributes:
         began_us: Microseconds since 1970.
         first_frame_ms: When the gateway had the first text, from the beginning; None: it had none.
+        interruptions: Losses of its groups, in order.
     """
 
     request_id: str
     began_us: int
     spans: list[Span]
     first_frame_ms: float | None = None
+    interruptions: list[Interruption] = field(default_factory=list)
 
     @property
     def total_ms(self) -> float:
@@ -109,7 +131,7 @@ def courses(heard: Iterable[HeardExplanation]) -> list[Course]:
 
 
 def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
-    noted = sorted(noted, key=lambda one: one.at_us)
+    noted = _without_outdated(sorted(noted, key=lambda one: one.at_us))
     ends_us = max((one.at_us for one in noted if one.moment.name == "answered"), default=noted[-1].at_us)
     row = [
         one for one in noted if one.at_us <= ends_us and (one.service, one.moment.name) not in _BESIDE
@@ -136,17 +158,14 @@ def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
         elif name == "last frame" and one.attempt not in led:
             what = REFUSAL if one.attempt in refused else UNKNOWN
         published |= {one.attempt} if name == "published" else set()
-        spans.append(
-            Span(
-                what,
-                one.service,
-                one.instance_id,
-                one.attempt,
-                (before.at_us - row[0].at_us) / 1000,
-                (one.at_us - before.at_us) / 1000,
-                {name: value for name, value in data.items() if name != "attempt"},
-            )
-        )
+        begins_us, silent_us = before.at_us, _silent_us(one)
+        if name == "published" and 0 < silent_us < one.at_us - begins_us:  # the group answered meanwhile
+            went = BEFORE_LOSS if one.attempt - 1 in led else UNKNOWN
+            what, lasts_us = RESUMED, one.at_us - silent_us - begins_us
+            spans.append(_span(went, one, begins_us - row[0].at_us, lasts_us, {}))
+            begins_us += lasts_us
+        data.pop("attempt", None)
+        spans.append(_span(what, one, begins_us - row[0].at_us, one.at_us - begins_us, data))
     moments = {(one.service, one.moment.name) for one in noted}
     if ("gateway", "received") in moments and ("gateway", "answered") not in moments:
         last = row[-1]
@@ -154,7 +173,53 @@ def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
         spans.append(Span(IN_FLIGHT, last.service, last.instance_id, last.attempt, since_ms, took_ms))
     first = next((one.at_us for one in noted if one.moment.name == "first frame"), None)
     first_ms = None if first is None else (first - row[0].at_us) / 1000
-    return Course(request_id, row[0].at_us, spans, first_ms)
+    return Course(request_id, row[0].at_us, spans, first_ms, _interruptions(noted, row[0].at_us))
+
+
+def _span(what: str, ends: _Noted, begins_us: int, took_us: int, data: dict[str, str | int | float]) -> Span:
+    return Span(what, ends.service, ends.instance_id, ends.attempt, begins_us / 1000, took_us / 1000, data)
+
+
+def _without_outdated(noted: list[_Noted]) -> list[_Noted]:
+    """Leaves out what was noted of an attempt after the gateway had given it up.
+
+    A group that was frozen goes on with it when it runs again, while another group has the request. Moments
+    of the gateway name the attempt if they belong to one.
+    """
+    kept, newest = list[_Noted](), 0
+    for one in noted:
+        if (one.service, one.moment.name) == ("gateway", "published"):
+            newest = max(newest, one.attempt)
+        of_attempt = one.service != "gateway" or "attempt" in one.moment.data
+        if one.attempt >= newest or not of_attempt:
+            kept.append(one)
+    return kept
+
+
+def _silent_us(one: _Noted) -> int:
+    """For how long a lost group had sent nothing when the request was sent to another one."""
+    silent_ms = one.moment.data.get("silent_ms", 0)
+    return round(silent_ms * 1000) if isinstance(silent_ms, int | float) else 0
+
+
+def _interruptions(noted: list[_Noted], began_us: int) -> list[Interruption]:
+    found: dict[int, Interruption] = {}  # by the attempt that went on
+    for one in noted:
+        data = one.moment.data
+        if one.moment.name != "published" or "lost" not in data or one.attempt in found:
+            continue
+        since_us = one.at_us - _silent_us(one)
+        mine = [other for other in noted if other.service == "worker" and other.attempt == one.attempt]
+        group = next((str(other.moment.data["group"]) for other in mine if "group" in other.moment.data), "")
+        token_us = next((other.at_us for other in mine if other.moment.name == "first token"), None)
+        found[one.attempt] = Interruption(
+            str(data["lost"]),
+            str(data.get("reason", "")),
+            (since_us - began_us) / 1000,
+            group,
+            None if token_us is None else (token_us - since_us) / 1000,
+        )
+    return list(found.values())
 
 
 def _computed(first: Moment | None, last: Moment) -> dict[str, str | int | float]:

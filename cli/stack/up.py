@@ -33,6 +33,7 @@ def up(options: UpOptions) -> None:
     from cli.stack.default_model import default_model  # noqa: PLC0415
     from cli.stack.host.private import OWN_UMASK  # noqa: PLC0415
     from cli.stack.host.reachability import refuse_open_network  # noqa: PLC0415
+    from cli.stack.kernels import compile_missing_kernels  # noqa: PLC0415
     from cli.stack.machine import settle_sizing  # noqa: PLC0415
 
     os.umask(OWN_UMASK)  # files of this command and its services are for this user only
@@ -54,7 +55,9 @@ def up(options: UpOptions) -> None:
     if options.model is None and options.engine != "null":
         model, closing = default_model(pull=options.pull)
         options = replace(options, model=model)
-    settled, chosen = settle_sizing(_settle(options, state_dir))
+    settled = _settle(options, state_dir)
+    compile_missing_kernels(settled)  # the sizing below depends on whether there are kernels
+    settled, chosen = settle_sizing(settled)
     if chosen:
         out.print(chosen, soft_wrap=True)
     run = runner.run_detached if options.detach else runner.run_here

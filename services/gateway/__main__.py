@@ -43,10 +43,11 @@ from services.gateway.transports.websocket.sockets import PATH as REALTIME
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
 from shared.client import ClientSettings, InferenceClient, list_models
+from shared.client.calls.model_list import known_models
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Unavailable
 from shared.lifecycle import Service, run_service
-from shared.messages import ModelCard
+from shared.messages import ModelCard, ModelList
 from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.tls import check_server_files
@@ -113,14 +114,15 @@ async def start(
     detached = DetachedStreams(slots, metrics, spaces)
     stack.push_async_callback(detached.close)
 
-    async def models() -> list[ModelCard]:
-        return await client.list_models(timeout_s=settings.constants.models_timeout_s)
+    async def models() -> ModelList:
+        return await client.known_models(timeout_s=settings.constants.models_timeout_s)
 
     async def ask_models() -> list[ModelCard]:
         return await list_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))
 
     async def model_names() -> list[str]:
-        return [card.name for card in await ask_models()]
+        known = await known_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))
+        return [*(card.name for card in known.models), *known.away]
 
     context = GatewayContext(
         settings=settings,

@@ -3,38 +3,38 @@
 from collections.abc import Awaitable, Callable
 
 from services.gateway.answering.intake.model_aliases import ModelAliases, alias_named
-from shared.client.calls.model_list import no_model_ready
-from shared.errors import ModelNotFound
-from shared.messages import ModelCard
+from shared.client.calls.model_list import not_served
+from shared.messages import ModelCard, ModelList
 
-ListModels = Callable[[], Awaitable[list[ModelCard]]]
+KnownModels = Callable[[], Awaitable[ModelList]]
 
 
 class ServedModels:
     """The models.
 
     Args:
-        list_all: Returns the models on offer; raises an error of the family if no router answers.
+        known: Returns the models that a router knows; raises an error of the family if none answers.
         aliases: Find the models that are meant by other names.
     """
 
-    def __init__(self, list_all: ListModels, aliases: ModelAliases) -> None:
-        self.list_all = list_all
+    def __init__(self, known: KnownModels, aliases: ModelAliases) -> None:
+        self._known = known
         self._aliases = aliases
+
+    async def list_all(self) -> list[ModelCard]:
+        """The models on offer now."""
+        return (await self._known()).models
 
     async def find(self, model: str) -> ModelCard:
         """The model of a name, which may be another name of it.
 
         Raises:
-            ModelNotFound: No group serves it.
-            Unavailable: No group of any model is ready.
+            ModelNotFound: No group serves it, and none is known.
+            Unavailable: Its groups are known and none is ready, or no group of any model is.
         """
         name = await self._aliases.real_name(model)
-        cards = await self.list_all()
-        for card in cards:
+        known = await self._known()
+        for card in known.models:
             if card.name == name:
                 return card
-        if not cards:
-            raise no_model_ready(model)
-        unknown = ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
-        raise alias_named(unknown, model, name)
+        raise alias_named(not_served(name, known), model, name)

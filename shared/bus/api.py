@@ -142,6 +142,7 @@ class Bus(Protocol):
         max_concurrent: int = 0,
         max_pending: int = 65_536,
         max_per_s: int = 0,
+        sampled: bool = False,
     ) -> Subscription:
         """Delivers messages to `handler` until unsubscribed; the broker knows it when this returns.
 
@@ -158,6 +159,8 @@ class Bus(Protocol):
             max_per_s: About so many messages a second are delivered, and at most that many at once. The
                 broker drops the others, so that a flood costs this process nothing. A message may come twice.
                 0: no limit.
+            sampled: `max_per_s` takes samples of messages that are expected to be more; what the broker drops
+                is then neither logged nor counted.
         """
         ...
 

@@ -19,6 +19,10 @@ from shared.bus.api import Handler, Message, ServedSubject
 
 MAX_PENDING_BYTES = 128 * 1024 * 1024
 DRAIN_WAIT_S = 5.0
+_FLOOD_REMEDY = (
+    "a service outside sends too many: slow it down, remove its user (ryz bus-users remove), or raise "
+    "RYZ_ROUTER_OUTSIDE_CALLS_S of the routers if they are requests that should be served"
+)
 ROUND_MESSAGES = 32  # of one subscription, before other tasks run
 
 log = structlog.get_logger(__name__)
@@ -61,10 +65,18 @@ class Delivery:
         handler: Called with each message.
         max_concurrent: Handlers at the same time; 0: one, in order.
         max_pending: Messages that may wait.
+        sampled: See `Bus.subscribe`.
     """
 
     def __init__(
-        self, subject: str, handler: Handler, max_concurrent: int, max_pending: int, stats: BusStats
+        self,
+        subject: str,
+        handler: Handler,
+        max_concurrent: int,
+        max_pending: int,
+        stats: BusStats,
+        *,
+        sampled: bool = False,
     ) -> None:
         self.subject = subject
         self._handler = handler
@@ -73,6 +85,7 @@ class Delivery:
         self._slots = max(1, max_concurrent)
         self._max_pending = max_pending
         self._stats = stats
+        self._sampled = sampled
         self._pending: deque[Message] = deque()
         self._pending_bytes = 0
         self._running: set[asyncio.Task[None]] = set()
@@ -115,11 +128,13 @@ class Delivery:
             asyncio.get_running_loop().call_soon(self._run_round)
 
     def throttled(self) -> None:
-        """Counts a time in which the broker drops messages."""
+        """Counts a time in which the broker drops messages, unless samples are all that was asked for."""
+        if self._sampled:
+            return
         self._stats.throttled += 1
         if self._stats.throttled.bit_count() == 1:  # as above
-            log.warning("more messages than are taken", subject=self.subject,
-                        throttled=self._stats.throttled)  # fmt: skip
+            log.warning("too many messages a second, the broker drops the others", subject=self.subject,
+                        throttled=self._stats.throttled, remedy=_FLOOD_REMEDY)  # fmt: skip
 
     def stop(self) -> None:
         """Starts no more handlers and drops waiting messages; running handlers go on."""

@@ -190,11 +190,12 @@ class NatsBus:
         max_concurrent: int = 0,
         max_pending: int = 65_536,
         max_per_s: int = 0,
+        sampled: bool = False,
     ) -> Subscription:
         """See `Bus.subscribe`."""
         check_pattern(subject)
         await self._wait_connected(self._connect_wait_s)
-        delivery = Delivery(subject, handler, max_concurrent, max_pending, self.stats)
+        delivery = Delivery(subject, handler, max_concurrent, max_pending, self.stats, sampled=sampled)
         loop = asyncio.get_running_loop()
         give_up = loop.time() + self._connect_wait_s
         try:

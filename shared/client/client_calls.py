@@ -15,6 +15,7 @@ from shared.messages import (
     EmbeddingOptions,
     GenerateRequest,
     ModelCard,
+    ModelList,
     Tokenized,
     TokenizeQuery,
 )
@@ -69,7 +70,11 @@ class ClientCalls(ABC):
 
     async def list_models(self, *, timeout_s: float = 2.0) -> list[ModelCard]:
         """The models that can be asked now; raises what `model_list.list_models` raises."""
-        return await model_list.list_models(
+        return (await self.known_models(timeout_s=timeout_s)).models
+
+    async def known_models(self, *, timeout_s: float = 2.0) -> ModelList:
+        """The same, and those whose groups are all away, for example because they load."""
+        return await model_list.known_models(
             self.bus, timeout_s=timeout_s, caller=self.caller, wait_s=self.wait_s
         )
 

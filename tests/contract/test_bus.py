@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.worker.leader.profiling.watched_bus import BusWatch, WatchedBus
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut
@@ -507,6 +508,38 @@ async def test_a_limited_subscription_costs_nothing_beyond_its_limit(connect: Co
         while not any(message.subject == "flood.later" for message in got.messages):
             await sender.publish("flood.later", b"")
             await asyncio.sleep(0.02)
+
+
+async def test_a_limited_subscription_says_what_to_do_about_a_flood(connect: Connect) -> None:
+    bus, got = await connect(), Collector()
+    await bus.subscribe("flood", got, max_per_s=10)
+    with capture_logs() as logs:
+        for _ in range(50):
+            await bus.publish("flood", b"")
+        await got.wait_for(10)
+        await until(lambda: bus.stats.throttled >= 1)  # type: ignore[attr-defined]
+    (warned,) = [entry for entry in logs if entry["log_level"] == "warning"]
+    assert (warned["event"], warned["subject"]) == (
+        "too many messages a second, the broker drops the others",
+        "flood",
+    )
+    assert "RYZ_ROUTER_OUTSIDE_CALLS_S" in warned["remedy"]
+
+
+async def test_a_limited_subscription_that_takes_samples_is_no_fault(connect: Connect) -> None:
+    """Heartbeats are more than the pages and batches read: that is neither logged nor counted."""
+    bus, got = await connect(), Collector()
+    await bus.subscribe("beats", got, max_per_s=10, sampled=True)
+    with capture_logs() as logs:
+        for number in range(50):
+            await bus.publish("beats", b"%d" % number)
+        await got.wait_for(10)
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(message.data == b"later" for message in got.messages):
+                await bus.publish("beats", b"later")
+                await asyncio.sleep(0.02)
+    assert not [entry for entry in logs if entry["log_level"] == "warning"]
+    assert bus.stats.throttled == 0  # type: ignore[attr-defined]
 
 
 async def test_a_limited_subscription_loses_nothing_below_its_limit(connect: Connect) -> None:

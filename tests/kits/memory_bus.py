@@ -134,7 +134,8 @@ class MemoryBus:
         self._deliveries: set[Delivery] = set()
         self._replies = PendingReplies(self.broker.new_inbox())
         self._closed = False
-        self._answers = self._add(self._replies.pattern, self._replies.arrived, "", 0, 65_536)
+        replies = Delivery(self._replies.pattern, self._replies.arrived, 0, 65_536, self.stats)
+        self._answers = self._add(replies)
 
     @property
     def max_payload(self) -> int:
@@ -203,11 +204,13 @@ class MemoryBus:
         max_concurrent: int = 0,
         max_pending: int = 65_536,
         max_per_s: int = 0,
+        sampled: bool = False,
     ) -> Subscription:
         """See `Bus.subscribe`."""
         check_pattern(subject)
         await self._wait_connected(self._connect_wait_s)
-        return self._add(subject, handler, queue, max_concurrent, max_pending, limit=limit_of(max_per_s))
+        delivery = Delivery(subject, handler, max_concurrent, max_pending, self.stats, sampled=sampled)
+        return self._add(delivery, queue, limit_of(max_per_s))
 
     async def flush(self) -> None:
         """See `Bus.flush`."""
@@ -225,18 +228,8 @@ class MemoryBus:
         await self._answers.unsubscribe()
         self._replies.fail_all(Unavailable("the bus was closed", reason="broker_unavailable"))
 
-    def _add(
-        self,
-        pattern: str,
-        handler: Handler,
-        queue: str,
-        max_concurrent: int,
-        max_pending: int,
-        *,
-        limit: int = 0,
-    ) -> MemorySubscription:
-        delivery = Delivery(pattern, handler, max_concurrent, max_pending, self.stats)
-        subscription = MemorySubscription(self.broker, pattern, queue, delivery, limit)
+    def _add(self, delivery: Delivery, queue: str = "", limit: int = 0) -> MemorySubscription:
+        subscription = MemorySubscription(self.broker, delivery.subject, queue, delivery, limit)
         self.broker.add(subscription)
         self._deliveries = {d for d in self._deliveries if not d.finished} | {delivery}
         return subscription

@@ -59,7 +59,7 @@ class BackgroundCall:
 
 @dataclass(slots=True)
 class Caller:
-    """One caller with one call.
+    """One call and who makes it, in any transport. A service outside on the bus is `shared.subjects.Caller`.
 
     Attributes:
         route: Names the API in metrics, log and trace: the path of its HTTP route, for every transport.

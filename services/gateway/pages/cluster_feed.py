@@ -98,7 +98,9 @@ class ClusterFeed:
                     (subjects.HEARTBEAT_ALL, self._beat, BEATS_PER_S),
                     (subjects.SESSION_TURNS, self._turns, TURNS_PER_S),
                 ):
-                    self._subscriptions.append(await self._bus.subscribe(subject, handler, max_per_s=per_s))
+                    self._subscriptions.append(
+                        await self._bus.subscribe(subject, handler, max_per_s=per_s, sampled=True)
+                    )
                 self._subscriptions.append(await self._ranks.subscribe())
             elif not self._viewers and self._subscriptions:
                 ended, self._subscriptions = self._subscriptions, []

@@ -31,7 +31,9 @@ class RankWatch:
     async def subscribe(self) -> Subscription:
         """Hears the answers from now on."""
         self._asked_s = float("-inf")
-        return await self._bus.subscribe(f"{self._inbox}.ranks", self._take_answer, max_per_s=_ANSWERS_PER_S)
+        return await self._bus.subscribe(
+            f"{self._inbox}.ranks", self._take_answer, max_per_s=_ANSWERS_PER_S, sampled=True
+        )
 
     async def ask_when_due(self, now_s: float) -> None:
         """Asks, unless that was done less than `ASK_S` ago."""

@@ -195,7 +195,7 @@ def error_of(request: GenerateRequest, sampled: Sampled, grammar_error: Exceptio
         return Internal(f"the model gave no next token: {sampled.error}", reason=sampled.cause)
     param = "structured" if request.structured is not None else "tools" if request.tools else "logit_bias"
     why = sampled.error if grammar_error is None else str(grammar_error)
-    return InvalidRequest(f"no token may come next: {why}", param=param, reason="no_token")
+    return InvalidRequest(f"`{param}` leaves no next token: {why}", param=param, reason="no_token")
 
 
 def _no_text() -> Internal:

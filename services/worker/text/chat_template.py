@@ -183,13 +183,16 @@ class ChatTemplate:
                 _require_markers(shown, markers)
             return prompt
         except TemplateRefused as error:
-            param = "messages"
-            if given.variables:
-                bare = TemplateInput(given.tools)
+            param, what = "messages", "these messages"
+            for given_less, name, text in (
+                (TemplateInput(given.tools), "template", "the variables of the request"),
+                (TemplateInput((), given.variables), "tools", "the tools of the request"),
+            ):
+                if given_less == given or param != "messages":
+                    continue
                 with suppress(TemplateRefused, TemplateOverran):
-                    template._rendered(messages, limit_s, bare, generation_prompt=generation_prompt)
-                    param = "template"
-            what = "these messages" if param == "messages" else "the variables of the request"
+                    template._rendered(messages, limit_s, given_less, generation_prompt=generation_prompt)
+                    param, what = name, text
             raise InvalidRequest(f"the model's chat template refuses {what}: {error}", param=param) from error
 
     def _chosen(self, given: TemplateInput) -> "ChatTemplate":

@@ -3,7 +3,7 @@
 from shared import subjects
 from shared.bus import Bus
 from shared.bus.endpoint import call
-from shared.errors import Unavailable
+from shared.errors import ModelNotFound, RyzError, Unavailable
 from shared.messages import ListModels, ModelCard, ModelList
 from shared.subjects import Caller
 
@@ -31,6 +31,24 @@ async def known_models(
     """The models that can be routed to, and those whose groups are all away; like `list_models`."""
     subject = subjects.models(caller)
     return await call(bus, subject, ListModels(), ModelList, timeout_s=timeout_s, wait_s=wait_s)
+
+
+def not_served(model: str, known: ModelList) -> RyzError:
+    """The error for a model that no group serves now: it is loading or away, or it is not known.
+
+    Args:
+        model: None of those in `known.models`.
+        known: What a router knows.
+    """
+    if model in known.away:
+        return Unavailable(
+            f"no group of model {model[:128]!r} is ready now; one may be starting",
+            reason="no_group",
+            retry_after_s=1.0,
+        )
+    if not known.models:
+        return no_model_ready(model)
+    return ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
 
 
 def no_model_ready(model: str = "") -> Unavailable:

@@ -60,7 +60,15 @@ class CommandExecutor:
             headers[TRACE_PARENT] = stream.trace.header(attempts.number)
         model, reply = stream.request.model, f"{self._inbox}.{stream.request_id}"
         subject = (subjects.again if to_all else subjects.generate)(model, self._caller)
-        await self._bus.publish(subject, data, reply="" if to_all else reply, headers=headers)
+        try:
+            await self._bus.publish(subject, data, reply="" if to_all else reply, headers=headers)
+        except RequestTooLarge as error:  # its text names a subject, which callers of gateways do not know
+            size, limit = error.data.get("size"), error.data.get("limit")
+            raise RequestTooLarge(
+                f"the request has {size} bytes for the broker, which takes at most {limit}: shorten the "
+                "prompt, its tools or schemas",
+                **error.data,
+            ) from error
 
     async def carry_out(self, stream: GenerationStream, command: Command) -> Commands:
         """Carries a command out; returns the commands that follow from it."""

@@ -109,6 +109,41 @@ async def test_an_answer_that_may_be_too_long_names_the_field_that_was_sent(
     assert error.get("param", field) == field
 
 
+@pytest.mark.parametrize(
+    ("path", "fields", "message"),
+    [
+        (CHAT, {"tools": [{"type": "function", "function": {"name": "f"}}] * 129}, "128 tools, got 129"),
+        (
+            "/v1/responses",
+            {"input": "x", "messages": None, "tools": [{"type": "function", "name": "f"}] * 129},
+            "128 tools, got 129",
+        ),
+        (
+            "/v1/messages",
+            {"max_tokens": 1, "tools": [{"name": "f", "input_schema": {"type": "object"}}] * 129},
+            "128 tools, got 129",
+        ),
+        ("/v1/messages", {"max_tokens": 1, "stop_sequences": ["a"] * 17}, "16 entries, got 17"),
+        ("/v1/messages", {"max_tokens": 1, "messages": HELLO * 4097}, "4096 messages, got 4097"),
+        (
+            "/v1/responses",
+            {"input": "x", "messages": None, "include": ["reasoning.encrypted_content"] * 17},
+            "16 entries, got 17",
+        ),
+        ("/tokenize", {"tools": [{"type": "function", "function": {"name": "f"}}] * 129}, "128 tools"),
+    ],
+)
+async def test_a_list_that_is_too_long_is_counted_in_its_own_entries(
+    http: httpx.AsyncClient, path: str, fields: dict[str, Any], message: str
+) -> None:
+    body = {name: value for name, value in {**GOOD, **fields}.items() if value is not None}
+    answer = await http.post(path, json=body)
+    error = answer.json()["error"]
+    (field,) = {"tools", "stop_sequences", "include"} & body.keys() or {"messages"}
+    assert (answer.status_code, error["param"]) == (400, field)
+    assert error["message"].startswith(f"`{field}` must have at most {message}")
+
+
 async def test_a_completion_has_its_own_refusals(http: httpx.AsyncClient) -> None:
     for fields, param in (
         ({"prompt": ["a", "b", "c"]}, "prompt"),

@@ -106,6 +106,7 @@ class Fleet:
             ModelCard(name="a/b", context_length=8),
         ]
     )
+    away: list[str] = field(default_factory=list)  # models whose groups are known and not ready
     decided: tuple[str, KVSource] = ("", "")  # routing reason and KV source that `Accepted` reports
 
     async def start(self) -> None:
@@ -219,7 +220,7 @@ class Fleet:
         await self.bus.publish(message.reply, encode(ResendReply(known=True, next_seq=1)))
 
     async def _models(self, message: Message) -> None:
-        await self.bus.publish(message.reply, encode(ModelList(models=self.cards)))
+        await self.bus.publish(message.reply, encode(ModelList(models=self.cards, away=self.away)))
 
 
 @dataclass

@@ -4,7 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cli.explain.course import IN_FLIGHT, REFUSAL, RESUMED, UNKNOWN, Course, HeardExplanation, courses
+from cli.explain.command import describe_interruption
+from cli.explain.course import (
+    BEFORE_LOSS,
+    IN_FLIGHT,
+    REFUSAL,
+    RESUMED,
+    UNKNOWN,
+    Course,
+    HeardExplanation,
+    courses,
+)
 from shared.messages import Explanation, Moment, Timeline
 from shared.telemetry.spans.names import AGAIN, SPANS
 
@@ -90,16 +100,74 @@ def test_a_leader_that_died_leaves_a_gap_that_is_named() -> None:
     (course,) = courses([gateway, second])
     assert whats(course) == [
         "body into a request",
-        f"{UNKNOWN}, {RESUMED}",
+        UNKNOWN,
+        RESUMED,
         "to the leader",
         "end of the turn",
         "last frame to the gateway",
         "answer to the client",
     ]
-    assert course.spans[1].data == {"lost": "g0", "silent_ms": 0.2}
+    assert [course.spans[index].took_ms for index in (1, 2)] == pytest.approx([0.2, 0.2])
+    assert course.spans[2].data == {"lost": "g0", "silent_ms": 0.2}
     (alone,) = courses([gateway])
     assert UNKNOWN in whats(alone)
     assert alone.total_ms == course.total_ms == 1.0
+
+
+def test_a_group_that_was_frozen_is_no_outage_of_a_stream_that_went_on() -> None:
+    """It answered for 2 s, was stopped, and ran again 13 s later while another group had the request."""
+    gateway = heard(
+        "gateway",
+        (0, "received", {}),
+        (1_000, "published", {"attempt": 0}),
+        (2_300_000, "published", {"attempt": 1, "lost": "g0", "reason": "silent", "silent_ms": 300.0}),
+        (15_000_100, "last frame", {"attempt": 0}),  # of the group that runs again
+        (20_000_000, "last frame", {"attempt": 1}),
+        (20_001_000, "answered", {"status": 200}),
+    )
+    frozen = heard(
+        "worker",
+        (2_000, "taken", {"group": "g0"}),
+        (3_000, "computing", {"choice": 0}),
+        (4_000, "first token", {}),
+        (15_000_000, "failed", {"code": "cancelled"}),
+    )
+    router = heard("router", (2_301_000, "routed", {}), (2_302_000, "decided", {"group": "g1"}), attempt=1)
+    second = heard(
+        "worker",
+        (2_303_000, "taken", {"group": "g1"}),
+        (2_304_000, "computing", {"choice": 0}),
+        (2_330_000, "first token", {}),
+        (19_999_000, "last token", {}),
+        attempt=1,
+    )
+    (course,) = courses([gateway, frozen, router, second])
+    long = [(span.what, round(span.took_ms)) for span in course.spans if span.took_ms > 100]
+    assert long == [
+        (BEFORE_LOSS, 1_996),
+        (RESUMED, 300),
+        ("decode", 17_669),
+    ]
+    assert sum(span.took_ms for span in course.spans) == pytest.approx(20_001)
+    (loss,) = course.interruptions
+    assert describe_interruption(loss) == (
+        "group g0 was lost (silent) and had sent nothing from 2000.0 ms on; group g1 went on, without tokens "
+        "for 330.0 ms in between"
+    )
+
+
+def test_a_router_that_was_frozen_is_no_part_of_an_attempt_that_went_on() -> None:
+    gateway = heard(
+        "gateway",
+        (0, "received", {}),
+        (10, "published", {"attempt": 0}),
+        (50, "published", {"attempt": 1, "lost": "g0", "reason": "disconnected"}),
+        (900, "answered", {}),
+    )
+    late = heard("router", (500, "routed", {}), (600, "decided", {"group": "g0"}))
+    (course,) = courses([gateway, late])
+    assert {span.service for span in course.spans} == {"gateway"}
+    assert "no record says when" in describe_interruption(course.interruptions[0])
 
 
 def test_a_preempted_sequence_is_out_of_the_batch() -> None:

@@ -531,7 +531,7 @@ async def test_the_same_id_twice_and_too_many(memory_bus: MemoryBus, leader: Scr
 
 async def test_a_prompt_that_no_message_can_hold(client: InferenceClient, leader: ScriptedLeader) -> None:
     request = GenerateRequest(request_id="big", model="demo", prompt="x" * 2_000_000)
-    with pytest.raises(RequestTooLarge):
+    with pytest.raises(RequestTooLarge, match=r"^the request has \d+ bytes for the broker, .* shorten"):
         await client.complete(request, timeout_s=1)
     assert client.num_open == 0
 

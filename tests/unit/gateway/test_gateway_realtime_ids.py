@@ -14,7 +14,7 @@ from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from services.gateway.transports.websocket.connection import ConnectionLimits, RealtimeConnection
-from services.gateway.transports.websocket.request_run import Caller
+from services.gateway.transports.websocket.request_run import SocketOrigin
 from shared.errors import InvalidRequest
 from tests.kits.constants import settings_with_constants
 from tests.kits.waiting import PATIENCE_S
@@ -84,8 +84,8 @@ class Client:
             ConnectionLimits(settings, 5.0),
             GatewayMetrics(CollectorRegistry()),
             slot=cast(HeldSlot, SimpleNamespace(begin_request=lambda: None, end_request=lambda: None)),
-            log_in=lambda key: Caller("", [], None, 0.0),
-            caller=Caller("", [], None, 0.0),
+            log_in=lambda key: SocketOrigin("", [], None, 0.0),
+            caller=SocketOrigin("", [], None, 0.0),
         )
         serving = asyncio.create_task(connection.serve(self.inbox.get))
         await asyncio.wait_for(self.over.wait(), PATIENCE_S)

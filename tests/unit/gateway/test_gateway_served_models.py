@@ -6,10 +6,12 @@ from services.gateway.answering.intake.model_aliases import no_aliases
 from services.gateway.resources.sessions.exported_file import SessionFile, served_by
 from services.gateway.resources.sessions.tenants import chosen_model
 from services.gateway.served_models import ServedModels
-from shared.errors import InvalidRequest, ModelNotFound, RyzError, Unavailable
-from shared.messages import ModelCard
+from shared.errors import Conflict, InvalidRequest, ModelNotFound, RyzError, Unavailable
+from shared.messages import ModelCard, ModelList
 
 CARD = ModelCard(name="demo", context_length=128)
+NONE = ModelList(models=[])
+BESIDE = ModelList(models=[CARD], away=["second"])  # which is loading
 
 
 def check_loading(error: RyzError) -> None:
@@ -22,10 +24,10 @@ def check_loading(error: RyzError) -> None:
 async def test_a_model_that_is_asked_for() -> None:
     cards: list[ModelCard] = []
 
-    async def list_all() -> list[ModelCard]:
-        return cards
+    async def known() -> ModelList:
+        return ModelList(models=cards, away=["second"] if cards else [])
 
-    served = ServedModels(list_all, no_aliases())
+    served = ServedModels(known, no_aliases())
     with pytest.raises(Unavailable) as loading:
         await served.find("demo")
     check_loading(loading.value)
@@ -33,23 +35,34 @@ async def test_a_model_that_is_asked_for() -> None:
     assert await served.find("demo") == CARD
     with pytest.raises(ModelNotFound):
         await served.find("other")
+    with pytest.raises(Unavailable, match="'second' is ready now") as loading:
+        await served.find("second")
+    check_loading(loading.value)
+    assert await served.list_all() == [CARD]
 
 
 @pytest.mark.parametrize("model", [None, "demo"])
 def test_the_model_of_a_new_session(model: str | None) -> None:
     with pytest.raises(Unavailable) as loading:
-        chosen_model(model, [])
+        chosen_model(model, NONE)
     check_loading(loading.value)
-    assert chosen_model(model, [CARD]) == "demo"
+    assert chosen_model(model, BESIDE) == "demo"
+    with pytest.raises(Unavailable) as loading:
+        chosen_model("second", BESIDE)
+    check_loading(loading.value)
     with pytest.raises(ModelNotFound):
-        chosen_model("other", [CARD])
+        chosen_model("other", BESIDE)
     with pytest.raises(InvalidRequest):
-        chosen_model(None, [CARD, ModelCard(name="other", context_length=128)])
+        chosen_model(None, ModelList(models=[CARD, ModelCard(name="other", context_length=128)]))
 
 
 def test_the_model_of_a_session_that_comes_from_elsewhere() -> None:
     content = SessionFile(session_id="s", model="demo", model_fingerprint="", messages=[])
     with pytest.raises(Unavailable) as loading:
-        served_by(content, [])
+        served_by(content, NONE)
     check_loading(loading.value)
-    assert served_by(content, [CARD]) == CARD
+    assert served_by(content, BESIDE) == CARD
+    for model in ("second", "other"):
+        other = SessionFile(session_id="s", model=model, model_fingerprint="", messages=[])
+        with pytest.raises(Unavailable if model == "second" else Conflict):
+            served_by(other, BESIDE)

@@ -110,7 +110,7 @@ def invalid_parameter(first: Mapping[str, Any]) -> InvalidRequest:
 
 
 def _wrong(first: Mapping[str, Any], param: str, whole: str) -> InvalidRequest:
-    problem = problem_of(first["type"], first["msg"], first.get("ctx", {}))
+    problem = problem_of(first["type"], first["msg"], first.get("ctx", {}), param)
     given = first["input"]
     got = f", got {given!r}" if isinstance(given, int | float | str) and len(str(given)) <= 64 else ""
     if first["type"] in {"missing", "wrong"}:

@@ -36,13 +36,17 @@ _PLAIN = {
 }
 
 
-def problem_of(kind: str, message: str, context: Mapping[str, Any]) -> str:
+_ENTRIES = {"messages": ("one message", "messages"), "tools": ("one tool", "tools")}
+
+
+def problem_of(kind: str, message: str, context: Mapping[str, Any], param: str = "") -> str:
     """The error in words that follow the name of the field.
 
     Args:
         kind: The validator's type of error.
         message: The validator's text; used only for `wrong`, whose text is the body's own.
         context: The values that the text names.
+        param: The path of the field, for the name of its entries.
     """
     if kind == "wrong":
         return message
@@ -51,12 +55,12 @@ def problem_of(kind: str, message: str, context: Mapping[str, Any]) -> str:
             "must not be empty" if context["min_length"] == 1 else f"is shorter than {context['min_length']}"
         )
     if kind == "too_short":
-        return f"must have at least {_entries(context['min_length'])}"
+        return f"must have at least {_entries(context['min_length'], param)}"
     if kind == "too_long":
-        return f"must have at most {_entries(context['max_length'])}, got {context['actual_length']}"
+        return f"must have at most {_entries(context['max_length'], param)}, got {context['actual_length']}"
     return _PLAIN.get(kind, "is not valid").format(**context)
 
 
-def _entries(count: int) -> str:
-    """A count of list entries; the only lists with a bound are those of messages."""
-    return "one message" if count == 1 else f"{count} messages"
+def _entries(count: int, param: str) -> str:
+    one, many = _ENTRIES.get(param, ("one entry", "entries"))
+    return one if count == 1 else f"{count} {many}"

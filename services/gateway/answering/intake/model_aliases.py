@@ -39,7 +39,8 @@ class ModelAliases:
 
     Args:
         aliases: Models by name or pattern.
-        list_names: Returns the names that are served now; raises an error of the family if that is not known.
+        list_names: Returns the names of models that are served now, load or are away; raises an error of the
+            family if that is not known.
         clock: Returns seconds.
     """
 

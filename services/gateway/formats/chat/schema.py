@@ -2,9 +2,10 @@
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from services.gateway.formats.chat.message_schema import Messages
+from services.gateway.formats.fields.body_types import wrong
 from services.gateway.formats.fields.field_types import (
     PromptIds,
     ToolChoice,
@@ -12,6 +13,8 @@ from services.gateway.formats.fields.field_types import (
 )
 from services.gateway.formats.fields.sampling_body import I32_MAX, SamplingBody
 from shared.messages.generate import MAX_LOGPROBS
+
+_OF_MESSAGES = ("messages", "continue_final_message", "chat_template_kwargs", "reasoning_effort")
 
 
 class ChatCompletionRequest(SamplingBody):
@@ -44,3 +47,15 @@ class ChatCompletionRequest(SamplingBody):
     """The answer has the log probabilities of its tokens. Absent: false."""
     top_logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     """Likeliest tokens at each place that come with them; needs `logprobs`. Absent: 0."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _check_prompt_alone(cls, given: Any) -> Any:
+        """Refuses what is for messages beside `prompt_token_ids`, before any other fault is named."""
+        if isinstance(given, dict) and given.get("prompt_token_ids") is not None:
+            for name in _OF_MESSAGES:
+                if given.get(name):
+                    raise wrong(
+                        "is for messages, and `prompt_token_ids` is the whole prompt: leave one out", name
+                    )
+        return given

@@ -112,12 +112,6 @@ def continues_last(body: ContinuableBody, messages: Sequence[ChatMessageBody]) -
 
 def _chat_of_ids(body: ChatCompletionRequest, origin: Origin, prompt: list[int]) -> GenerateRequest:
     """The generation of a chat completion whose prompt is token ids: its answer has parts all the same."""
-    for name in ("messages", "continue_final_message", "chat_template_kwargs", "reasoning_effort"):
-        if getattr(body, name):
-            raise InvalidRequest(
-                f"`{name}` is for messages, and `prompt_token_ids` is the whole prompt: leave one out",
-                param=name,
-            )
     request = _chat_without_prompt(body, origin)
     tools = request.tools or ToolUse(tools=[], choice="none")
     return msgspec.structs.replace(request, prompt_token_ids=pack_tokens(prompt), tools=tools)

@@ -32,7 +32,7 @@ class GroupLoads:
         """Begins to hear heartbeats, or ends it."""
         if on and self._subscription is None:
             self._subscription = await self._bus.subscribe(
-                subjects.HEARTBEAT_ALL, self._beat, max_per_s=PER_S
+                subjects.HEARTBEAT_ALL, self._beat, max_per_s=PER_S, sampled=True
             )
         elif not on and self._subscription is not None:
             subscription, self._subscription = self._subscription, None

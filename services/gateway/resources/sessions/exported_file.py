@@ -7,17 +7,16 @@ tokens and the weights.
 """
 
 import json
-from collections.abc import Sequence
 from hashlib import sha256
 from typing import Annotated, Any
 
 import msgspec
 
 from services.gateway.admission.bodies.json_shape import MAX_FIELDS, MAX_VALUES, NotJson, read_json
-from shared.client.calls.model_list import no_model_ready
+from shared.client.calls.model_list import not_served
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Conflict, InvalidRequest, RequestTooLarge
-from shared.messages import ChatMessage, ModelCard, SessionRecord
+from shared.messages import ChatMessage, ModelCard, ModelList, SessionRecord
 from shared.messages.base import ModelName, SessionId
 from shared.messages.sessions import MAX_SESSION_MESSAGES
 
@@ -115,17 +114,18 @@ def read_session(raw: bytes, max_values: int = MAX_VALUES) -> SessionFile:
         raise _wrong("file_format", str(error)) from None
 
 
-def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
+def served_by(content: SessionFile, known: ModelList) -> ModelCard:
     """The served model that can continue the session: of the same weights, by the same name if possible.
 
     For a file without a fingerprint the name alone decides.
 
     Raises:
         Conflict: There is none; names the model of the file and those served.
-        Unavailable: No group of any model is ready.
+        Unavailable: A group of the model's name is known and none is ready, or no group of any model is.
     """
+    cards = known.models
     if not cards:
-        raise no_model_ready(content.model)
+        raise not_served(content.model, known)
     fingerprint = content.model_fingerprint
     alike = [
         card
@@ -134,6 +134,8 @@ def served_by(content: SessionFile, cards: Sequence[ModelCard]) -> ModelCard:
     ]
     for card in sorted(alike, key=lambda card: card.name != content.model):
         return card
+    if content.model in known.away:  # it may be the one with these weights
+        raise not_served(content.model, known)
     served = ", ".join(f"{card.name!r} ({_print(card.fingerprint)})" for card in cards)
     raise Conflict(
         f"the session belongs to the model {content.model!r} ({_print(fingerprint)}), and what is served "

@@ -15,12 +15,12 @@ from services.gateway.formats.chat.messages import messages_of
 from services.gateway.resources.sessions import exported_file
 from services.gateway.resources.sessions.file_thread import FileThread
 from services.gateway.resources.sessions.schema import NewSession, SessionObject, session_object
-from services.gateway.served_models import ListModels
-from shared.client.calls.model_list import no_model_ready
+from services.gateway.served_models import KnownModels
+from shared.client.calls.model_list import no_model_ready, not_served
 from shared.client.calls.session_admin import SessionAdmin
-from shared.errors import InvalidRequest, ModelNotFound
+from shared.errors import InvalidRequest
 from shared.identity import new_session_id, root_hash
-from shared.messages import ModelCard, SessionRecord
+from shared.messages import ModelList, SessionRecord
 from shared.messages.base import NAME_PATTERN, NAME_RULE
 
 PREFIX = "/v1/sessions"
@@ -49,13 +49,13 @@ class TenantSessions:
         self,
         context: GatewayContext,
         admin: SessionAdmin,
-        list_models: ListModels,
+        known_models: KnownModels,
         files: FileThread,
         root_key: bytes,
     ) -> None:
         self.admin = admin
         self._context = context
-        self._list_models = list_models
+        self._known_models = known_models
         self._files = files
         self._root_key = root_key
 
@@ -86,7 +86,7 @@ class TenantSessions:
 
     async def create(self, tenant: str, body: NewSession) -> SessionObject:
         """Creates a session; raises `Conflict` if it exists."""
-        model = chosen_model(body.model, await self._list_models())
+        model = chosen_model(body.model, await self._known_models())
         messages, now_ms = messages_of(body.messages), now_in_ms()
         system = next((one.content for one in messages if one.role == "system"), "")
         first = next((one.content for one in messages if one.role == "user"), "")
@@ -105,7 +105,7 @@ class TenantSessions:
     async def export(self, tenant: str, session_id: str) -> tuple[str, bytes]:
         """The name of a session's file, and its bytes."""
         record = await self.admin.record(tenant, session_id)
-        cards = {card.name: card for card in await self._list_models()}
+        cards = {card.name: card for card in (await self._known_models()).models}
         card = cards.get(record.model)
         fingerprint, now_ms = card.fingerprint if card else "", now_in_ms()
         raw = await self._files.run_queued(
@@ -131,7 +131,7 @@ class TenantSessions:
         settings = self._context.settings
         values = exported_file.max_values(settings.session_max_bytes, settings.constants.max_body_values)
         content = await self._files.run_queued(tenant, lambda: exported_file.read_session(raw, values))
-        card = exported_file.served_by(content, await self._list_models())
+        card = exported_file.served_by(content, await self._known_models())
         now_ms = now_in_ms()
         record = exported_file.imported_record(
             content, tenant, session_id or content.session_id, card, now_ms
@@ -146,18 +146,18 @@ def check_session_id(session_id: str) -> None:
         raise InvalidRequest(f"the session id in the path needs {NAME_RULE}; URL-encoded", param="session_id")
 
 
-def chosen_model(model: str | None, cards: Sequence[ModelCard]) -> str:
-    """The model of a new session; raises an error that names those which are served."""
-    names = [card.name for card in cards]
-    if not names:
-        raise no_model_ready(model or "")
+def chosen_model(model: str | None, known: ModelList) -> str:
+    """The model of a new session; raises an error that names those which are served, or says it is away."""
+    names = [card.name for card in known.models]
     if model is None:
+        if not names:
+            raise no_model_ready()
         if len(names) == 1:
             return names[0]
         served = ", ".join(map(repr, names))
         raise InvalidRequest(f"`model` is required: the models served are {served}", param="model")
     if model not in names:
-        raise ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
+        raise not_served(model, known)
     return model
 
 

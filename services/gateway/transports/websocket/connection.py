@@ -29,7 +29,7 @@ from services.gateway.transports.websocket.client_messages import (
     UseSession,
     read_message,
 )
-from services.gateway.transports.websocket.request_run import Caller, RequestRun
+from services.gateway.transports.websocket.request_run import RequestRun, SocketOrigin
 from shared.errors import Conflict, InvalidRequest, RateLimited, RyzError
 
 SLOW_S = 1.0  # a client that took so long to read is told
@@ -81,8 +81,8 @@ class RealtimeConnection:
         metrics: GatewayMetrics,
         *,
         slot: HeldSlot,
-        log_in: Callable[[bytes], Caller],
-        caller: Caller | None,
+        log_in: Callable[[bytes], SocketOrigin],
+        caller: SocketOrigin | None,
     ) -> None:
         self._direct = direct
         self._asgi_send = send
@@ -177,7 +177,7 @@ class RealtimeConnection:
             return
         await self._send_ready(self._caller)
 
-    async def _begin(self, message: Ask | Resume, caller: Caller) -> None:
+    async def _begin(self, message: Ask | Resume, caller: SocketOrigin) -> None:
         most = self._limits.settings.constants.realtime_requests_max
         if message.id in self._runs or len(self._runs) >= most:
             await self._wait_for_endings(message.id)
@@ -262,7 +262,7 @@ class RealtimeConnection:
                 return
             await asyncio.sleep(max(left_s, 0.05) if not self._runs else settings.constants.realtime_idle_s)
 
-    async def _send_ready(self, caller: Caller) -> None:
+    async def _send_ready(self, caller: SocketOrigin) -> None:
         await self._send(server_messages.ready(caller.tenant, self._limits.shown()))
 
     async def _send_error(

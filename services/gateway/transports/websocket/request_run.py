@@ -27,8 +27,8 @@ class SendText(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Caller:
-    """The connection that requests come from, as the routes see it.
+class SocketOrigin:
+    """Where the requests of a WebSocket come from; each makes an `admission.caller.Caller` of its own.
 
     Attributes:
         tenant: Whose it is.
@@ -57,7 +57,9 @@ class RequestRun:
         ending: Its last message is being sent: its client may use the id again before that has returned.
     """
 
-    def __init__(self, direct: DirectCalls, caller: Caller, message: Ask | Resume, session_id: str) -> None:
+    def __init__(
+        self, direct: DirectCalls, caller: SocketOrigin, message: Ask | Resume, session_id: str
+    ) -> None:
         self._direct = direct
         self._caller = caller
         self._request_id = message.id
@@ -172,7 +174,7 @@ class _NamedSession(msgspec.Struct):
 _NAMED_SESSION = msgspec.json.Decoder(_NamedSession)
 
 
-def _headers(message: Ask | Resume, caller: Caller, session_id: str) -> list[tuple[bytes, bytes]]:
+def _headers(message: Ask | Resume, caller: SocketOrigin, session_id: str) -> list[tuple[bytes, bytes]]:
     headers = dict(caller.headers)
     if isinstance(message, Resume):
         if message.last_event_id:

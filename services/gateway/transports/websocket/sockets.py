@@ -11,7 +11,7 @@ from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.transports.websocket.client_key import chosen_subprotocol, key_of, speaks_openai
 from services.gateway.transports.websocket.connection import POLICY, ConnectionLimits, RealtimeConnection
 from services.gateway.transports.websocket.refusals import refuse_socket
-from services.gateway.transports.websocket.request_run import Caller
+from services.gateway.transports.websocket.request_run import SocketOrigin
 from services.gateway.transports.websocket.server_messages import not_openai
 from shared.errors import RyzError
 from shared.telemetry.trace_context import TRACE_HEADERS
@@ -42,16 +42,16 @@ class RealtimeSockets:
         context, started_s, headers = self._context, time.monotonic(), dict(scope["headers"])
         offered: list[str] = scope.get("subprotocols", [])
         client = scope.get("client")
-        caller: Caller | None = None
+        caller: SocketOrigin | None = None
         slot: HeldSlot | None = None
 
-        def log_in(authorization: bytes) -> Caller:
+        def log_in(authorization: bytes) -> SocketOrigin:
             tenant = context.admission.keyring.tenant(authorization)
             if slot is not None:
                 slot.move(context.admission.parties.party_of(tenant, client))
             carried = [(name, value) for name, value in scope["headers"] if name in _TRACES]
             grace_s = min(context.settings.realtime_grace_s, context.settings.stream_max_grace_s)
-            return Caller(tenant, carried, client, grace_s)
+            return SocketOrigin(tenant, carried, client, grace_s)
 
         try:
             context.admission.check_accepting()
@@ -85,7 +85,7 @@ class RealtimeSockets:
             slot.free()
             context.metrics.count_answer(PATH, 101, time.monotonic() - started_s)
 
-    def _party_of(self, caller: Caller | None, client: tuple[str, int] | None) -> str:
+    def _party_of(self, caller: SocketOrigin | None, client: tuple[str, int] | None) -> str:
         """For whom a connection counts; one that brings no key yet counts for its address."""
         parties = self._context.admission.parties
         return parties.address_party(client) if caller is None else parties.party_of(caller.tenant, client)

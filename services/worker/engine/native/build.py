@@ -36,6 +36,7 @@ TARGETS = {
     "avx2": ({"avx2", "fma", "f16c"}, ("-march=x86-64-v3",)),
 }
 OWN_COMPILER_LIMIT_S = 300
+PROGRESS_S = 15.0  # between two lines in a file about a compilation that goes on
 
 
 class NoKernels(Exception):
@@ -218,7 +219,7 @@ def main() -> int:
     try:
         with _compiler(fetch="--fetch-compiler" in sys.argv[1:], needed=bool(missing)) as compiler:
             for name in missing:
-                with _clock(f"Compiling the kernels for {name}"):
+                with compile_clock(name):
                     ensure(name, compiler)
     except (NoKernels, NoZig) as error:
         problem = str(error)
@@ -258,26 +259,34 @@ def _compiler(*, fetch: bool, needed: bool) -> Iterator[Compiler | None]:
 
 
 @contextmanager
-def _clock(what: str) -> Iterator[None]:
-    """Says what takes so long, on a terminal with the seconds that it has taken."""
-    print(f"{what} ...", end="\n" if not sys.stdout.isatty() else "", flush=True)
-    over = threading.Event()
-    began = time.monotonic()
+def compile_clock(target: str) -> Iterator[None]:
+    """Prints what is compiled, each second (in a file: each 15 s) for how long, and what it took in the end.
 
-    def tick() -> None:
-        while not over.wait(1.0):
-            print(f"\r{what} ... {time.monotonic() - began:.0f} s", end="", flush=True)
+    Args:
+        target: The variant that is compiled meanwhile.
+    """
+    live, over, began = sys.stdout.isatty(), threading.Event(), time.monotonic()
+    what = f"Compiling the kernels for {target}, once; that takes one to two minutes of a free core"
+    print(f"{what} ...", end="" if live else "\n", flush=True)
 
-    ticking = threading.Thread(target=tick, daemon=True)
-    if sys.stdout.isatty():
-        ticking.start()
+    def print_progress() -> None:
+        while not over.wait(1.0 if live else PROGRESS_S):
+            seconds = time.monotonic() - began
+            text = f"\r{what} ... {seconds:.0f} s" if live else f"  still compiling after {seconds:.0f} s"
+            print(text, end="" if live else "\n", flush=True)
+
+    ticking = threading.Thread(target=print_progress, daemon=True)
+    ticking.start()
+    done = False
     try:
         yield
+        done = True
     finally:
         over.set()
-        if ticking.is_alive():
-            ticking.join()
-            print()
+        ticking.join()
+        seconds = time.monotonic() - began
+        first = "\n" if live else ""
+        print(f"{first}  {'compiled' if done else 'not compiled'} after {seconds:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,16 @@ Addresses are plain integers; the caller keeps the memory alive.
 """
 
 import ctypes
+import time
 from collections.abc import Sequence
 from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from services.worker.engine.native.build import NoKernels, ensure
+import structlog
+
+from services.worker.engine.native.build import NoKernels, ensure, find, targets
 from services.worker.engine.native.experts.structs import ExpertSlots, RouterRule
 from services.worker.engine.native.structs.attention import (
     AttentionRows,
@@ -68,6 +71,8 @@ SHARED_STRUCTS: tuple[type[ctypes.Structure], ...] = (
     CachePointers,
     RankBarrier,
 )
+
+log = structlog.get_logger(__name__)
 
 
 class LayoutError(Exception):
@@ -160,11 +165,23 @@ def kernels(target: str | None = None) -> KernelLibrary:
     Raises:
         NoKernels: There are none.
     """
-    path = ensure(target)
+    path = _ensure_logged(target)
     try:
         return KernelLibrary(path)
     except OSError as error:  # a file system without `exec`, a C++ runtime that is missing
         raise NoKernels(f"{path} cannot be loaded: {error}; remove it to have it compiled anew") from error
+
+
+def _ensure_logged(target: str | None) -> Path:
+    """Like `ensure`; a compilation, which may take minutes on a busy machine, is in the log."""
+    variant = target or next(iter(targets()), "")
+    if not variant or find(variant) is not None:
+        return ensure(target)
+    log.info("compiling the kernels, once", kernels=variant)
+    began = time.monotonic()
+    path = ensure(target)
+    log.info("kernels compiled", kernels=variant, waited_s=round(time.monotonic() - began, 1))
+    return path
 
 
 class _LayoutEntry(ctypes.Structure):

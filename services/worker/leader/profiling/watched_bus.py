@@ -115,6 +115,7 @@ class WatchedBus:
         max_concurrent: int = 0,
         max_pending: int = 65_536,
         max_per_s: int = 0,
+        sampled: bool = False,
     ) -> Subscription:
         """See `Bus`."""
 
@@ -133,6 +134,7 @@ class WatchedBus:
             max_concurrent=max_concurrent,
             max_pending=max_pending,
             max_per_s=max_per_s,
+            sampled=sampled,
         )
 
     async def flush(self) -> None:

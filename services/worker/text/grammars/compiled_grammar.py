@@ -15,6 +15,7 @@ from services.worker.text.library_panics import guarded
 _FULL = "lexer error"  # how llguidance's texts begin when the lexer that all answers share is full
 # in llguidance's texts when a limit of its parser or lexer is met, which may be while it takes a token
 _LIMIT = re.compile(r"max is|too many|too complex|limit|lexer error", re.IGNORECASE)
+_AMBIGUOUS = re.compile(r"items; max is", re.IGNORECASE)  # rows of the parser are full
 _RENEW_TOKENS = 64  # that an answer grows by at least before its matcher is replaced once more
 _REPLAY_TOKENS = 500  # between two masks while an answer is replayed
 _Asked = TypeVar("_Asked")
@@ -50,7 +51,7 @@ class MatcherConstraint:
         if tokens and not guarded(self._matcher.consume_tokens, tokens) and not self._renew(tokens):
             why = _first_line(self._matcher.get_error())
             if _LIMIT.search(why):
-                raise ConstraintFailed(f"the grammar cannot be followed further: {why}")
+                raise ConstraintFailed(_too_complex(why))
             raise TokenRefused(f"the grammar refuses a token: {why}")
         self._tokens += tokens
         self._source.count_tokens(len(tokens))
@@ -85,7 +86,7 @@ class MatcherConstraint:
             answer = guarded(question, self._matcher)
         if self._matcher.is_error():
             why = _first_line(self._matcher.get_error())
-            raise ConstraintFailed(f"the grammar cannot be followed further: {why}")
+            raise ConstraintFailed(_too_complex(why))
         return answer
 
     def _renew(self, tokens: list[int]) -> bool:
@@ -115,6 +116,13 @@ def _replay(matcher: LLMatcher, tokens: list[int]) -> bool:
         if not matcher.consume_tokens(tokens[first : first + _REPLAY_TOKENS]):
             return False
     return True
+
+
+def _too_complex(why: str) -> str:
+    """What a caller can do about a grammar that meets a limit of llguidance; its own text is left out."""
+    if _AMBIGUOUS.search(why):
+        return "the grammar is too ambiguous to be followed here: let fewer alternatives begin alike"
+    return "the grammar is too complex to be followed here: make it smaller"
 
 
 def _first_line(text: str) -> str:

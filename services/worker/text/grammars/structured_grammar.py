@@ -1,5 +1,7 @@
 """Compiles what a request demands of the form of its answer."""
 
+import re
+
 from llguidance import LLMatcher, regex_to_lark
 
 from services.worker.text.grammars.compiled_grammar import CompiledGrammar, GrammarRefused
@@ -14,6 +16,9 @@ from shared.errors import InvalidRequest
 from shared.messages import StructuredOutput
 
 _ANY_OBJECT = '{"type":"object"}'
+
+# "at 1(8): invalid regex ... regex parse error: ( ^ error: unclosed group 1 | start: /(/ ^"
+_REGEX_FAULT = re.compile(r"regex parse error: .* error: (.+?)(?: \d+ \| .*)?$")
 
 
 def check_structured(structured: StructuredOutput, limits: GrammarLimits) -> None:
@@ -71,7 +76,7 @@ def compile_structured(
     except SchemaFault as fault:
         raise schema_refused(fault) from fault
     except (GrammarRefused, ValueError) as error:
-        raise refused(f"is not served: {' '.join(str(error).split())[:240]}", kind) from error
+        raise refused(f"is not served: {_reason(str(error))}", kind) from error
 
 
 def _callers_own(vocabulary: TokenVocabulary, text: str) -> CompiledGrammar:
@@ -84,8 +89,11 @@ def _callers_own(vocabulary: TokenVocabulary, text: str) -> CompiledGrammar:
 
 
 def refused(reason: str, kind: str, param: str = "structured") -> InvalidRequest:
-    """Returns the error of a demand; the reason reads on after `structured (regex)`."""
-    return InvalidRequest(f"{param} ({kind}) {reason}", param=param, keyword=kind)
+    """Returns the error of a demand; the reason reads on after "`structured` (regex)".
+
+    Gateways put the caller's name of the field into the backquotes.
+    """
+    return InvalidRequest(f"`{param}` ({kind}) {reason}", param=param, keyword=kind)
 
 
 def schema_refused(fault: SchemaFault, param: str = "structured") -> InvalidRequest:
@@ -97,6 +105,13 @@ def schema_refused(fault: SchemaFault, param: str = "structured") -> InvalidRequ
         keyword=fault.keyword,
         pointer=fault.pointer,
     )
+
+
+def _reason(text: str) -> str:
+    """The reason in one line; of a regular expression without the grammar that it was put into."""
+    line = " ".join(text.split())
+    found = _REGEX_FAULT.search(line)
+    return (found[1] if found is not None else line)[:240]
 
 
 def _regex(definition: str, unwritten: str) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import platform
+import re
 import stat
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from services.worker.engine.native import build, library
 from services.worker.engine.native.build import NoKernels, ensure, find, main, targets
@@ -234,8 +236,10 @@ def test_the_command_says_where_they_are(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["build"])
     assert main() == 0
-    printed = f"Compiling the kernels for avx2 ...\nKernels for avx2: {find('avx2')}\n"
-    assert capsys.readouterr().out == printed
+    begin, took, where = capsys.readouterr().out.splitlines()
+    assert begin == ("Compiling the kernels for avx2, once; that takes one to two minutes of a free core ...")
+    assert re.fullmatch(r"  compiled after \d+\.\d s", took)
+    assert where == f"Kernels for avx2: {find('avx2')}"
     assert main() == 0
     assert capsys.readouterr().out == f"Kernels for avx2: {find('avx2')}\n"
     monkeypatch.setattr(sys, "argv", ["build", "--all"])
@@ -247,6 +251,30 @@ def test_the_command_says_where_they_are(
     beside.rename(cache)
     assert main() == 0
     assert {path.name.split("-")[1] for path in beside.glob("*.so")} == set(build.TARGETS)
+
+
+@compiles
+def test_a_rank_that_compiles_them_logs_it(root: Path) -> None:
+    with capture_logs() as logs, pytest.raises(AttributeError):  # the small program has none of the functions
+        library.kernels("avx2")
+    assert find("avx2")
+    assert [entry["event"] for entry in logs] == ["compiling the kernels, once", "kernels compiled"]
+    assert logs[1]["waited_s"] > 0
+
+
+@compiles
+def test_a_compilation_that_takes_long_says_that_it_goes_on(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(build, "PROGRESS_S", 0.1)
+    monkeypatch.setenv("CXX", script(root / "cxx", "sleep 1", "exit 1"))
+    monkeypatch.setattr(sys, "argv", ["build"])
+    assert main() == 0
+    _, *still, ended, problem = capsys.readouterr().out.splitlines()
+    assert still
+    assert all(re.fullmatch(r"  still compiling after \d+ s", line) for line in still)
+    assert re.fullmatch(r"  not compiled after \d+\.\d s", ended)
+    assert problem.startswith("No kernels for avx2: ")
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--all"], 1)])

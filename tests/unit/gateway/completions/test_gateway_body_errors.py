@@ -136,3 +136,26 @@ def test_a_missing_field_and_a_wrong_body_are_named() -> None:
     assert refused(completion, prompt=[]).data["param"] == "prompt"
     assert refused(completion, prompt=[1, "a"]).data["param"] == "prompt"
     assert refused(completion, prompt=[-1]).data["param"] == "prompt"
+
+
+@pytest.mark.parametrize(
+    "fault", [{}, {"top_logprobs": 2}, {"temperature": 9}, {"n": 0}, {"max_tokens": "many"}, {"stop": 7}]
+)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("messages", HELLO),
+        ("messages", "hi"),
+        ("continue_final_message", True),
+        ("chat_template_kwargs", {"a": 1}),
+        ("reasoning_effort", "low"),
+    ],
+)
+def test_what_does_not_go_with_a_prompt_of_ids_is_named_first(
+    fault: dict[str, Any], name: str, value: object
+) -> None:
+    error = refused(chat, **{"messages": None, "prompt_token_ids": [5], name: value} | fault)
+    assert error.data["param"] == name
+    assert error.message == (
+        f"`{name}` is for messages, and `prompt_token_ids` is the whole prompt: leave one out"
+    )

@@ -11,7 +11,7 @@ from services.gateway.resources.sessions import exported_file
 from services.gateway.resources.sessions.exported_file import SessionFile
 from shared.codec import pack_tokens
 from shared.errors import Conflict, InvalidRequest, RequestTooLarge
-from shared.messages import ChatMessage, ModelCard, SessionRecord
+from shared.messages import ChatMessage, ModelCard, ModelList, SessionRecord
 from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 RECORD = SessionRecord(
@@ -141,13 +141,13 @@ def test_a_session_has_no_more_tokens_than_the_model_s_context() -> None:
 
 
 def test_the_weights_decide_which_model_goes_on() -> None:
-    cards = [card("copy", "f1"), card("demo", "f1"), card("old", "f0")]
-    assert exported_file.served_by(content("demo", "f1"), cards).name == "demo"
-    assert exported_file.served_by(content("renamed", "f1"), cards).name == "copy"
-    assert exported_file.served_by(content("old", ""), cards).name == "old"
+    served = ModelList(models=[card("copy", "f1"), card("demo", "f1"), card("old", "f0")])
+    assert exported_file.served_by(content("demo", "f1"), served).name == "demo"
+    assert exported_file.served_by(content("renamed", "f1"), served).name == "copy"
+    assert exported_file.served_by(content("old", ""), served).name == "old"
     for wanted in (content("demo", "f2"), content("nope", "")):
         with pytest.raises(Conflict) as caught:
-            exported_file.served_by(wanted, cards)
+            exported_file.served_by(wanted, served)
         assert repr(wanted.model) in caught.value.message
         assert "'demo' (fingerprint f1)" in caught.value.message
 

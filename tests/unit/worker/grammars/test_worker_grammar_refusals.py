@@ -1,14 +1,19 @@
 """Regular expressions, choices and grammars that are wrong, too large or too costly are refused in time."""
 
+import re
 import time
 
 import pytest
 
+from services.worker.domain.generation.token_constraint import ConstraintFailed, is_too_complex
+from services.worker.leader.token_output import error_of
+from services.worker.rank_protocol.plan import Sampled
 from services.worker.text.grammars.repetition_bound import repetitions_of
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from services.worker.text.tokenizer import LibraryTokenizer
 from shared.errors import InvalidRequest
-from tests.kits.grammars.walks import Kind, compiled
+from shared.messages import GenerateRequest, StructuredOutput
+from tests.kits.grammars.walks import Kind, compiled, vocabulary
 from tests.kits.worker.tokenizers import byte_level, sentence_piece
 
 REFUSED: list[tuple[Kind, str, str]] = [
@@ -80,3 +85,41 @@ def test_every_kind_of_tokenizer_gives_a_vocabulary() -> None:
             assert len(known.end_mask) == (vocab_size + 7) // 8
     with pytest.raises(InvalidRequest, match="end-of-sequence"):
         TokenVocabulary(LibraryTokenizer(byte_level()), set(), 100)
+
+
+@pytest.mark.parametrize("definition", ["(", "a(?=b)", r"\p{Foo}"])
+def test_the_fault_of_a_regex_is_told_without_the_grammar_around_it(definition: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        compiled("regex", definition)
+    assert refused.value.message.startswith("`structured` (regex) is not served: ")  # gateways rename it
+    assert not re.search(r"start:|invalid regex|parse error|\^|\|", refused.value.message)
+
+
+@pytest.mark.parametrize(
+    "definition", ['root ::= root root | "a" | ""', 'start: "a" start | start start | ""']
+)
+def test_an_ambiguous_grammar_is_told_in_plain_words(definition: str) -> None:
+    """The parser's own text speaks of rows and items, which no caller knows."""
+    constraint = compiled("grammar", definition, on="null")()
+
+    def follow() -> None:
+        for _ in range(2000):
+            constraint.mask()
+            constraint.accept(vocabulary("null").tokens_of(b"a"))
+
+    with pytest.raises(ConstraintFailed) as failed:
+        follow()
+    assert is_too_complex(failed.value)
+    sampled = Sampled(seq_id=1, token_id=0, error="its grammar failed", cause="demand")
+    request = GenerateRequest(
+        request_id="r",
+        model="m",
+        prompt="x",
+        structured=StructuredOutput(kind="grammar", definition=definition),
+    )
+    error = error_of(request, sampled, failed.value)
+    assert (error.code, error.data["param"]) == ("invalid_request", "structured")
+    assert error.message == (
+        "`structured` leaves no next token: the grammar is too ambiguous to be followed here: let fewer "
+        "alternatives begin alike"
+    )

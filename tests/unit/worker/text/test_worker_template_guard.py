@@ -9,7 +9,7 @@ from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.template_guard import TemplateOverran
 from services.worker.text.tool_prompt import TemplateInput
 from shared.errors import InvalidRequest
-from shared.messages import ChatMessage
+from shared.messages import ChatMessage, ToolDefinition
 
 MANY = [ChatMessage(role="user", content="x")] * 4000
 ENDLESS = [
@@ -89,6 +89,17 @@ def test_what_a_variable_makes_of_a_template_names_the_variables(source: str, va
     with pytest.raises(InvalidRequest, match="the variables of the request") as refused:
         template.render(said, 1.0, TemplateInput(variables={"extra": value}))
     assert refused.value.data["param"] == "template"
+
+
+def test_tools_that_a_template_refuses_are_named() -> None:
+    refusing = "{% if tools and tools[0].function.name == 'bad' %}{{ raise_exception('no tool') }}{% endif %}"
+    template = ChatTemplate(refusing + "{{ messages[0].content }}", {})
+    said = [ChatMessage(role="user", content="x")]
+    tools = [ToolDefinition(name="bad")]
+    for variables in ({}, {"extra": 1}):
+        with pytest.raises(InvalidRequest, match="refuses the tools of the request: no tool") as refused:
+            template.render(said, 1.0, TemplateInput(tools, variables))
+        assert refused.value.data["param"] == "tools"
 
 
 def test_what_messages_make_of_a_template_names_the_messages() -> None:

@@ -1,6 +1,7 @@
 """Tokenizing and chat templates do not block the leader's event loop; far too long prompts are refused."""
 
 import asyncio
+import json
 import threading
 from dataclasses import replace
 from typing import Any
@@ -23,7 +24,17 @@ from services.worker.text.chat_template import ChatTemplate
 from shared import kv_hash, subjects
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
-from shared.messages import Cancel, ChatMessage, Done, Failed, GenerateRequest, ResumePoint
+from shared.messages import (
+    Cancel,
+    ChatMessage,
+    Done,
+    Failed,
+    GenerateRequest,
+    ResumePoint,
+    TemplateOptions,
+    ToolDefinition,
+    ToolUse,
+)
 from shared.messages.generate import MAX_CHOICES
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import until
@@ -81,6 +92,32 @@ async def test_more_messages_than_the_context_has_tokens_are_refused_before_they
         assert failed.code == "context_length_exceeded"
         assert "the prompt has at least 2049" in failed.message
         assert tokenizer.lengths == []
+
+
+TOOLS = ToolUse(tools=[ToolDefinition(name=f"t{i}", description="d" * 30) for i in range(100)])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "said"),
+    [
+        ({"tools": TOOLS}, "tools", "most of them for `tools`: send fewer tools"),
+        (
+            {"template": TemplateOptions(variables=json.dumps({"extra": "x" * 3000}))},
+            "template",
+            "most of them for the variables of the template: send shorter documents",
+        ),
+        ({"tools": TOOLS, "content": "x" * 9000}, "messages", "shorten the prompt"),
+        ({"content": "x" * 9000}, "messages", "shorten the prompt"),
+    ],
+)
+async def test_what_fills_the_context_is_named(fields: dict[str, Any], param: str, said: str) -> None:
+    template = "{% for one in tools or [] %}{{ one }}{% endfor %}{{ extra or '' }}{{ messages[-1].content }}"
+    model, _ = counting(template)
+    async with Kit(MemoryBus(), model=model) as kit:
+        given = dict(fields)
+        failed = await kit.failure(chat("r", given.pop("content", "hello"), **given))
+        assert (failed.code, failed.data["param"]) == ("context_length_exceeded", param)
+        assert said in failed.message
 
 
 class Holding(ByteTokenizer):
