@@ -119,14 +119,19 @@ class Visits:
         return ending or "late"
 
     async def talk(self) -> str:
-        """Runs the turns of one session whose history the stack keeps."""
+        """Runs the turns of one session whose history the stack keeps.
+
+        A turn that is refused is sent again under its key: without one, a turn whose answer was lost together
+        with its group may be recorded twice (docs/sessions.md).
+        """
         name, expected = self._chance.choice(self._script.talks)
         session_id = f"s-{self._chance.getrandbits(60):x}"
         for turn, right in enumerate(expected):
             give_up = time.monotonic() + self._script.deadline_s
             ending = "late"
             while time.monotonic() < give_up:
-                ending = await self._turn(turn_body(self._script.bodies[0], name, turn), session_id, right)
+                body = turn_body(self._script.bodies[0], name, turn)
+                ending = await self._turn(body, session_id, f"{session_id}-{turn}", right)
                 if word(ending) not in REFUSALS:
                     break
                 await asyncio.sleep(PATIENCE_S)
@@ -174,9 +179,9 @@ class Visits:
             return "lost"
         return in_words(said.errors[0]) if said.errors else "done" if said.dones else "cut short"
 
-    async def _turn(self, body: Body, session_id: str, right: Said) -> str:
+    async def _turn(self, body: Body, session_id: str, key: str, right: Said) -> str:
         said = Said()
-        headers = {"X-Session-Id": session_id, "X-Session-Mode": "append"}
+        headers = {"X-Session-Id": session_id, "X-Session-Mode": "append", "Idempotency-Key": key}
         body = body | {"timeout": self._script.deadline_s}
         try:
             async with self._exchange(CHAT, body, "talker", headers=headers) as exchange:
