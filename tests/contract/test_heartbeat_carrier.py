@@ -166,6 +166,7 @@ async def test_a_loop_that_hangs_stops_them_until_it_goes_on(make: Make, heard: 
     await carrier.start(beat())
     await until_steady(carrier, heard)
     began = time.monotonic()
+    carrier.describe(beat())
     await until(lambda: heard.last.vitals is not None and heard.last.vitals.leader == "hung")
     assert time.monotonic() - began > STALE_S - 0.2
     await asyncio.sleep(0.2)

@@ -26,6 +26,7 @@ from tests.kits.chaos.raw_nats import RawNats
 from tests.kits.chaos.rounds import each_of
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import PATIENCE_S
 
 pytestmark = pytest.mark.timeout(scaled(600, 14_400))
 NUM_MESSAGES = scaled(300, 100_000)
@@ -192,7 +193,7 @@ class Gun:
 
     async def settle(self) -> None:
         """Waits until every message that needs an answer has one."""
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + PATIENCE_S
         while self.unanswered() and time.monotonic() < give_up:  # noqa: ASYNC110 (no event tells of answers)
             await asyncio.sleep(0.05)
         missing = {self._subjects[number] for number in self.unanswered()}
