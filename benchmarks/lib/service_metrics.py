@@ -9,7 +9,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.lib.measuring import BenchError
 
-_PORT = "RYZ_ADMIN_PORT"  # the supervisor gives each service its own
 _TIMEOUT_S = 10.0
 Buckets = dict[float, float]  # upper bound in seconds -> values up to there
 
@@ -51,9 +50,8 @@ async def read_all(pids: Mapping[str, int]) -> dict[str, ServiceMetrics]:
             if kind not in {"router", "worker"}:
                 continue
             try:
-                port = psutil.Process(pid).environ()[_PORT]
-                text = await _read(http, f"http://127.0.0.1:{port}")
-            except (psutil.Error, KeyError, httpx.HTTPError) as error:
+                text = await _read(http, f"http://127.0.0.1:{_admin_port(pid)}")
+            except (psutil.Error, LookupError, httpx.HTTPError) as error:
                 raise BenchError(f"no metrics of {name} (process {pid}): {error!r}") from error
             key = "router" if kind == "router" else name
             if key in found:
@@ -61,6 +59,15 @@ async def read_all(pids: Mapping[str, int]) -> dict[str, ServiceMetrics]:
             else:
                 found[key] = ServiceMetrics(text)
     return found
+
+
+def _admin_port(pid: int) -> int:
+    """Return the only port on which a router or a leader listens. Raises `psutil.Error` or `LookupError`."""
+    connections = psutil.Process(pid).net_connections("tcp4")
+    (port,) = {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN} or {0}
+    if not port:
+        raise LookupError("it listens nowhere")
+    return int(port)
 
 
 async def read_metrics(http: httpx.AsyncClient, url: str) -> ServiceMetrics:

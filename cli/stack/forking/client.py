@@ -4,7 +4,7 @@ import asyncio
 import os
 import socket
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,8 @@ class ForkServer:
     Args:
         modules: What it imports.
         log: Where it writes.
+        shown: Variables that its services have in common, for those who look into a process (`users_of` in
+            `cli/models/commands.py`): the kernel shows the environment of this server for all of them.
 
     Attributes:
         in_flight: A fork is asked for: its process may be a child already whose id is not known here.
@@ -35,7 +37,7 @@ class ForkServer:
         OSError: The process could not be started.
     """
 
-    def __init__(self, modules: Sequence[str], log: Path) -> None:
+    def __init__(self, modules: Sequence[str], log: Path, shown: Mapping[str, str]) -> None:
         self.in_flight = False
         self._reports = msgspec.msgpack.Decoder(Report)
         self._lock = asyncio.Lock()
@@ -46,13 +48,14 @@ class ForkServer:
         # a thread pool of BLAS would be lost by a fork; OpenMP spins for milliseconds at each barrier, and
         # reads this when torch is imported (see `ProcessGroupManager`)
         quiet = {"OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "2000")}
+        kept = {"SPT_NOENV": "1"}  # setproctitle leaves the environment that the kernel shows alone
         with theirs, os.fdopen(open_log(log), "ab") as file:
             self._process = subprocess.Popen(
                 [*command, str(theirs.fileno()), str(os.getpid()), *modules],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=file,
-                env=module_environment({**os.environ, **quiet}),
+                env=module_environment({**os.environ, **shown, **quiet, **kept}),
                 pass_fds=[theirs.fileno()],
                 process_group=0,
             )

@@ -21,19 +21,24 @@ class ForkServers:
 
     Args:
         modules: What each server imports, by its name.
+        shown: Variables that the services of each server have in common.
         log: Gives the path of a log by its name.
         note: Called with a line for a person when a server is gone.
     """
 
     def __init__(
-        self, modules: Mapping[str, Sequence[str]], log: Callable[[str], Path], note: Callable[[str], None]
+        self,
+        modules: Mapping[str, Sequence[str]],
+        shown: Mapping[str, Mapping[str, str]],
+        log: Callable[[str], Path],
+        note: Callable[[str], None],
     ) -> None:
         self._note = note
         self._servers: dict[str, ForkServer] = {}
         self._own: Callable[[], Collection[int]] = tuple
         if modules and adopt_orphans():
             for name, imported in modules.items():
-                self._servers[name] = ForkServer(imported, log(f"forks-{name}"))
+                self._servers[name] = ForkServer(imported, log(f"forks-{name}"), shown.get(name, {}))
 
     def collect_others(self, own: Callable[[], Collection[int]]) -> None:
         """From now on collect children that have ended and are not of these process ids."""

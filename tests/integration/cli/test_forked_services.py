@@ -9,6 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from cli.models.commands import users_of
 from tests.kits.e2e.stack import Stack, wait_for
 
 SERVICES = ("kvstate", "router", "worker-g0", "worker-g1", "gateway")
@@ -93,3 +94,8 @@ def test_the_death_of_the_supervisor_ends_all(tmp_path: Path) -> None:
         assert set(forks(stack).values()) <= set(stack.family)
         stack.process.kill()
         wait_for(lambda: stack.leftovers() == [], "all services have ended")
+
+
+def test_a_model_that_is_served_is_seen_to_be_in_use(stack: Stack) -> None:
+    served = Path(psutil.Process(stack.pid_of("worker-g0")).environ()["RYZ_MODEL"])
+    assert {stack.pid_of("worker-g0"), stack.pid_of("worker-g1")} <= set(users_of(served))
