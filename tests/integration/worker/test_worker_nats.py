@@ -8,6 +8,7 @@ import pytest
 from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Accepted, Cancel, Done, Resend, ResendReply
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 from tests.kits.worker.options import scheduler_limits
 
@@ -52,7 +53,9 @@ async def test_large_answers_are_split_and_sent_again_in_parts(nats_bus: NatsBus
         got: list[object] = []
         while len(got) < len(frames):
             asked = Resend(request_id="big", from_seq=len(got))
-            message = await nats_bus.request(subjects.resend("wn2"), codec.encode(asked), timeout_s=2)
+            message = await nats_bus.request(
+                subjects.resend("wn2"), codec.encode(asked), timeout_s=PATIENCE_S
+            )
             reply = codec.decode_reply(message.data, ResendReply)
             assert reply.frames
             got += reply.frames
