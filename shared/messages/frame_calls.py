@@ -89,8 +89,9 @@ class Attach(Wire, frozen=True, kw_only=True):
     it nor start it again. Only requests of that tenant with a `note` are handed over.
 
     Attributes:
-        call_key: Asks for the request with that key, whatever its id, unless it has failed. A request with
-            another `call_digest` is returned in the answer and is not handed over.
+        call_key: Asks for the request with that key, unless it has failed or has `request_id`: that is
+            the asker's own, published since. A request with another `call_digest` is returned in the answer and
+            is not handed over.
     """
 
     max_bytes: ClassVar[int] = SMALL

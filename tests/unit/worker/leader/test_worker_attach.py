@@ -100,8 +100,8 @@ class Caller:
         await self.bus.subscribe(f"{self.name}-answers", self._answered)
         return self
 
-    async def attach(self, request_id: str = "r", tenant: str = "default") -> None:
-        question = Attach(request_id=request_id, tenant=tenant, reply_to=self.name)
+    async def attach(self, request_id: str = "r", tenant: str = "default", **key: str) -> None:
+        question = Attach(request_id=request_id, tenant=tenant, reply_to=self.name, **key)
         await self.bus.publish(subjects.ATTACH, codec.encode(question), reply=f"{self.name}-answers")
         await asyncio.sleep(0.03)
 
@@ -157,6 +157,22 @@ async def test_a_running_request_changes_hands() -> None:
         await third.attach()  # the request has ended, but is still retained
         assert codec.decode(third.answers[0].request, GenerateRequest).attempt == 2
         assert third.answers[0].next_seq == len(whole)
+
+
+async def test_a_call_whose_question_comes_after_it_keeps_its_own_request() -> None:
+    """A gateway publishes a keyed call when no leader has answered its question in time."""
+    bus = MemoryBus()
+    async with Kit(bus, null_engine(delay_s=0.01)) as kit:
+        key = {"call_key": "k", "call_digest": "d"}
+        await kit.ask(chat("r", note=NOTE, sampling={"max_tokens": 20}, **key))
+        await kit.until(lambda: len(kit.frames["r"]) > 2)
+        own = await Caller(bus, "own").start()
+        await own.attach("r", **key)
+        assert own.answers == []
+        assert isinstance((await kit.end_of("r"))[-1], Done)
+        again = await Caller(bus, "again").start()
+        await again.attach("r2", **key)  # the call is repeated
+        assert [codec.decode(one.request, GenerateRequest).attempt for one in again.answers] == [1]
 
 
 async def test_who_gets_no_answer() -> None:
