@@ -90,8 +90,8 @@ class Attach(Wire, frozen=True, kw_only=True):
 
     Attributes:
         call_key: Asks for the request with that key, unless it has failed or has `request_id`: that is
-            the asker's own, published since. A request with another `call_digest` is returned in the answer and
-            is not handed over.
+            the asker's own, published since. A request with another `call_digest` is returned in the answer
+            and is not handed over.
     """
 
     max_bytes: ClassVar[int] = SMALL
