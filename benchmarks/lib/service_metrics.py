@@ -64,10 +64,10 @@ async def read_all(pids: Mapping[str, int]) -> dict[str, ServiceMetrics]:
 def _admin_port(pid: int) -> int:
     """Return the only port on which a router or a leader listens. Raises `psutil.Error` or `LookupError`."""
     connections = psutil.Process(pid).net_connections("tcp4")
-    (port,) = {one.laddr.port for one in connections if one.status == psutil.CONN_LISTEN} or {0}
-    if not port:
-        raise LookupError("it listens nowhere")
-    return int(port)
+    ports = {int(one.laddr.port) for one in connections if one.status == psutil.CONN_LISTEN}
+    if len(ports) != 1:
+        raise LookupError(f"it listens on {len(ports)} ports")
+    return ports.pop()
 
 
 async def read_metrics(http: httpx.AsyncClient, url: str) -> ServiceMetrics:

@@ -16,10 +16,11 @@ import structlog
 from shared.address import redact
 from shared.bus.api import Handler, Message, ServedSubject, Subscription
 from shared.bus.broker.connection import NatsConnection
+from shared.bus.broker.flushes import Flushes, flush_twice
 from shared.bus.broker.publish_command import payload_size, publish_command
 from shared.bus.broker_address import BrokerAddress, not_allowed
 from shared.bus.delivery import BusStats, Delivery
-from shared.bus.nats_subscriptions import FLUSH_TIMEOUT_S, SubscriptionTable
+from shared.bus.nats_subscriptions import SubscriptionTable
 from shared.bus.pending_replies import PendingReplies
 from shared.bus.subject import broker_away, check_pattern, check_size, check_subject, not_sent
 from shared.errors import Unavailable
@@ -47,7 +48,7 @@ class NatsBus:
         self._name = name
         self._connect_wait_s = connect_wait_s
         self._up = asyncio.Event()
-        self._lost: asyncio.Future[None] = asyncio.get_running_loop().create_future()  # the connection
+        self._flushes = Flushes()
         self._restored_at = -math.inf
         self._closing = False
         self._backoff = Backoff()
@@ -196,20 +197,22 @@ class NatsBus:
         check_pattern(subject)
         await self._wait_connected(self._connect_wait_s)
         delivery = Delivery(subject, handler, max_concurrent, max_pending, self.stats, sampled=sampled)
-        loop = asyncio.get_running_loop()
-        give_up = loop.time() + self._connect_wait_s
+        subscription = await self._subscriptions.add(subject, queue, delivery, max_per_s)
+        failed: Unavailable | None = None
         try:
-            subscription = await self._subscriptions.add(subject, queue, delivery, max_per_s)
-        except nats.errors.Error as error:  # the connection ended in this moment
-            raise broker_away(f"not subscribed: {error}") from error
-        while not await self._flush():  # the next connection restores it
-            await self._wait_connected(give_up - loop.time())
+            while not await self._flushes.flush(self._connection):  # the next connection restores it
+                await self._wait_connected(self._connect_wait_s)
+        except Unavailable as error:
+            failed = error
+        if failed is not None:
+            await subscription.unsubscribe()
+            raise failed
         return subscription
 
     async def flush(self) -> None:
         """See `Bus.flush`."""
         await self._wait_connected(self._connect_wait_s)
-        if not await self._flush():
+        if not await self._flushes.flush(self._connection):
             raise broker_away("the connection to the broker was lost")
 
     async def close(self) -> None:
@@ -253,33 +256,8 @@ class NatsBus:
         await self._connection.start(self._name)
         await self._connection.listen(self._replies.pattern, "", self._replies.arrived)
         await self._subscriptions.restore()
-        await self._flush_twice()
+        await flush_twice(self._connection)
         self._went_up()
-
-    async def _flush(self) -> bool:
-        """Returns when the broker has read what was written before; False if the connection was lost."""
-        flushing = asyncio.get_running_loop().create_task(self._flush_twice())
-        try:
-            await asyncio.wait({flushing, self._lost}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            flushing.cancel()  # if it is not done
-        if not flushing.done():
-            return False
-        error = flushing.exception()
-        if isinstance(error, nats.errors.Error):
-            raise broker_away(f"the broker did not answer: {error}") from error
-        if error is not None:
-            raise error
-        return True
-
-    async def _flush_twice(self) -> None:
-        """Returns when the broker has read what was written before.
-
-        nats-py writes its PING ahead of data that waits to be written: the first answer shows that the data
-        is written by now, the second one that the broker has read it.
-        """
-        await self._connection.flush(FLUSH_TIMEOUT_S)
-        await self._connection.flush(FLUSH_TIMEOUT_S)
 
     def _went_up(self) -> None:
         if self.stats.disconnects:
@@ -291,8 +269,7 @@ class NatsBus:
         """Handles a broken connection; `final`: nats-py gave it up after an error of the broker."""
         self.stats.connected = False
         self._up.clear()
-        lost, self._lost = self._lost, asyncio.get_running_loop().create_future()
-        lost.set_result(None)
+        self._flushes.end_all()
         if self._closing:
             return
         self.stats.disconnects += 1

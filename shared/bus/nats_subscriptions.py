@@ -11,6 +11,7 @@ from shared.bus.api import ServedSubject
 from shared.bus.broker.connection import NatsConnection
 from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, Delivery
+from shared.bus.subject import broker_away
 
 FLUSH_TIMEOUT_S = 5
 log = structlog.get_logger(__name__)
@@ -66,10 +67,17 @@ class SubscriptionTable:
         return sum(delivery.num_pending for delivery in self._deliveries)
 
     async def add(self, pattern: str, queue: str, delivery: Delivery, max_per_s: int) -> NatsSubscription:
-        """Subscribes; the broker may not have heard of it when this returns."""
+        """Subscribes; the broker may not have heard of it when this returns.
+
+        Raises:
+            Unavailable: The connection has just ended.
+        """
         subscription = NatsSubscription(self, pattern, queue, delivery, max_per_s)
         self._deliveries = {d for d in self._deliveries if not d.finished} | {delivery}
-        self._registered[subscription] = await self._register(subscription)
+        try:
+            self._registered[subscription] = await self._register(subscription)
+        except nats.errors.Error as error:
+            raise broker_away(f"not subscribed: {error}") from error
         return subscription
 
     async def remove(self, subscription: NatsSubscription, *, flush_s: int = 0) -> None:

@@ -150,7 +150,7 @@ class InferenceClient(ClientCalls):
         }
 
     def is_open(self, stream: GenerationStream) -> bool:
-        """Whether the stream runs, and nobody has taken its request over in this client."""
+        """Whether the stream runs, and no later stream of this client has its request."""
         return self._streams.by_id.get(stream.request_id) is stream and not stream.finished
 
     def adopt(

@@ -31,6 +31,7 @@ class ForkServer:
             `cli/models/commands.py`): the kernel shows the environment of this server for all of them.
 
     Attributes:
+        log: Where it writes.
         in_flight: A fork is asked for: its process may be a child already whose id is not known here.
 
     Raises:
@@ -38,6 +39,7 @@ class ForkServer:
     """
 
     def __init__(self, modules: Sequence[str], log: Path, shown: Mapping[str, str]) -> None:
+        self.log = log
         self.in_flight = False
         self._reports = msgspec.msgpack.Decoder(Report)
         self._lock = asyncio.Lock()

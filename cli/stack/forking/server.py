@@ -7,7 +7,8 @@ A service becomes a child of the supervisor, not of this process, so that its en
 even if this process has died: it is forked twice, the process between ends at once, and the kernel gives
 orphans to their nearest ancestor that asked for them (PR_SET_CHILD_SUBREAPER).
 
-Only `services` may be imported before the modules: it finds compiled ones for those that come after it.
+Nothing of `shared` may be imported here before the modules: the package `services` makes the imports that
+come after its own find compiled modules.
 """
 
 import ctypes
@@ -36,9 +37,8 @@ def main() -> None:
     """Serve the supervisor until it is gone; in a forked service, run it."""
     sock, supervisor, modules = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2]), sys.argv[3:]
     _end_with(supervisor, signal.SIGKILL)
-    setproctitle.setproctitle(
-        setproctitle.getproctitle()
-    )  # finds the memory of the title, before the environment moves
+    # setproctitle finds the memory of the title at its first call, as long as the environment has not moved
+    setproctitle.setproctitle(setproctitle.getproctitle())
     setproctitle.setthreadtitle("ryz-forks")
     gc.disable()  # a tenth of the time of the imports
     for module in modules:

@@ -3,7 +3,6 @@
 import asyncio
 import signal
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 
 from cli.stack.forking.adopted import AdoptedProcess, adopt_orphans, collect_orphans
@@ -73,7 +72,10 @@ class ForkServers:
         found = self._servers.pop(server, None)
         if found is not None:
             found.close()
-            self._note(f"the process that services are forked from ({server}) is gone: {error}")
+            self._note(
+                f"the process that services are forked from ({server}) is gone: {error}; services start "
+                f"without it, which takes longer ({found.log} may say why)"
+            )
 
     def close(self) -> None:
         """End the servers; services that they forked go on."""
@@ -85,5 +87,4 @@ class ForkServers:
         servers = self._servers.values()
         busy = any(server.in_flight for server in servers)
         if busy or not collect_orphans({*self._own(), *(server.pid for server in servers)}):
-            with suppress(RuntimeError):  # the loop is closed
-                asyncio.get_running_loop().call_later(_COLLECT_AGAIN_S, self._collect)
+            asyncio.get_running_loop().call_later(_COLLECT_AGAIN_S, self._collect)

@@ -6,6 +6,7 @@ their own.
 """
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -49,7 +50,7 @@ class ForkedProcess:
     def kill(self) -> None:
         """Kill it, if it still runs."""
         if self.poll() is None:
-            os.kill(self.pid, 9)
+            os.kill(self.pid, signal.SIGKILL)
 
 
 def can_fork(module: str) -> bool:
@@ -63,7 +64,7 @@ def fork_module(
     """Fork a process that runs the `main` of an imported module, as a command of its own would.
 
     Args:
-        arguments: Of the command.
+        arguments: What would follow the module's name on a command line.
         environment: Replaces that of this process.
         own: Descriptors of this process that the new one closes.
     """

@@ -65,3 +65,18 @@ async def test_a_flush_fails_as_soon_as_the_connection_is_lost(server: NatsServe
     server.stop(kill=True)
     with pytest.raises(Unavailable, match="the connection to the broker was lost"):
         await flushing
+
+
+async def test_a_subscription_that_cannot_be_made_leaves_nothing(server: NatsServer) -> None:
+    bus = await NatsBus.connect(server.url, name="test", connect_wait_s=0.3)
+
+    async def handle(_: Message) -> None: ...
+
+    freeze(server)
+    subscribing = asyncio.create_task(bus.subscribe("news", handle))
+    await asyncio.sleep(0.05)
+    server.stop(kill=True)
+    with pytest.raises(Unavailable, match=r"no connection to the broker for 0\.3 s"):
+        await subscribing
+    assert bus.served == []
+    await bus.close()

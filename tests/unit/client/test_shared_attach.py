@@ -247,7 +247,7 @@ async def test_a_stream_that_leaves_its_group_is_not_given_that_group_again(
 async def test_the_key_of_another_call_is_a_conflict_while_that_call_runs_here(
     bus: MemoryBus, client: InferenceClient
 ) -> None:
-    """The leader hands it over to nobody, and answers with the attempt that runs."""
+    """The leader does not hand the request over, and answers with the attempt that runs."""
     leader = await Leader(bus, "g0", 4, kept=3).start()
     leader.request = msgspec.structs.replace(leader.request, call_key="k", call_digest="d")
     first = await attach(client, AttachTarget("r", "default", "k", "d"), needed_seq=0, find_s=2, timeout_s=5)

@@ -42,8 +42,9 @@ class AttachCalls:
         request = kept.offer(attach.tenant) if kept is not None else None
         if kept is None or request is None or not message.reply:
             return None
+        # a gateway publishes a keyed call when no leader has answered in time; its question may come after it
         if attach.call_key and attach.request_id == request.request_id:
-            return None  # the question of this very call, late: it was published when nobody had answered
+            return None
         same = not attach.call_key or attach.call_digest == request.call_digest
         if same and kept.reader != message.reply:
             request = self._renumbered(request, attach.reply_to)
