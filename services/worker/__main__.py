@@ -2,6 +2,7 @@
 
 import sys
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -13,8 +14,11 @@ from services.worker.domain.speculation.speculation import DRAFT_TOKENS
 from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
+from services.worker.forking.early_fork import EarlyFork, fork_early
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.name_claim import NameClaim
+from services.worker.leader.grammar_trials import trial_process
+from services.worker.leader.heartbeats import process as heartbeats_process
 from services.worker.leader.heartbeats.page import HeartbeatProcessOptions
 from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from services.worker.leader.intake.grammar_options import GrammarOptions
@@ -157,9 +161,26 @@ def heartbeat_options(
     )
 
 
-async def setup(service: Service, stack: AsyncExitStack, *, ranks: RankEngine | None) -> None:
+@dataclass(frozen=True, slots=True)
+class EarlyForks:
+    """Processes beside the leader that were forked before it had threads; None: by interpreters, later."""
+
+    heartbeats: EarlyFork | None
+    trials: EarlyFork | None
+
+    def close(self) -> None:
+        """End those that have no work yet."""
+        for fork in (self.heartbeats, self.trials):
+            if fork is not None:
+                fork.close()
+
+
+async def setup(
+    service: Service, stack: AsyncExitStack, *, ranks: RankEngine | None, forks: EarlyForks
+) -> None:
     """Connect everything; the stack closes it in reverse order."""
     settings = cast(WorkerSettings, service.settings)
+    stack.callback(forks.close)
     if ranks is not None:
         stack.push_async_callback(ranks.stop)
         check_config(settings)
@@ -175,7 +196,7 @@ async def setup(service: Service, stack: AsyncExitStack, *, ranks: RankEngine | 
     ports = LeaderPorts(
         bus=bus,
         outside=outside,
-        carrier=ProcessCarrier(bus, heartbeat_options(settings, options, service.name)),
+        carrier=ProcessCarrier(bus, heartbeat_options(settings, options, service.name), forks.heartbeats),
         engine=engine,
         model=model,
         store=SessionsClient(bus),
@@ -185,6 +206,7 @@ async def setup(service: Service, stack: AsyncExitStack, *, ranks: RankEngine | 
         tracer=ranks.tracing if ranks is not None else None,
         spans=service.spans,
         draft_engine=draft_engine,
+        trials=forks.trials,
     )
     leader = build_leader(options, ports)
     claim = NameClaim(
@@ -234,11 +256,12 @@ def main() -> None:
     """Run the command `python -m services.worker`."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     settings, ranks = load(WorkerSettings), None
+    forks = EarlyForks(fork_early(heartbeats_process.__name__), fork_early(trial_process.__name__))
     if settings.engine == "torch":
         ranks = make_rank_engine(settings)
         # before there is any thread; torch is loaded while this process loads the tokenizer and connects
         ranks.start_fork_server()
-    run_service(settings, "worker", partial(setup, ranks=ranks))
+    run_service(settings, "worker", partial(setup, ranks=ranks, forks=forks))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import socket
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -19,6 +20,21 @@ REPLY_S = 10.0  # a fork takes milliseconds; a server that has not answered by t
 
 class ForkServerGone(Exception):
     """The fork server has ended or stands still; services start without it."""
+
+
+def start_server(
+    arguments: Sequence[str], environment: Mapping[str, str], passed: int, log: IO[bytes]
+) -> "subprocess.Popen[bytes]":
+    """Start `server.py` by an interpreter of its own, which keeps this descriptor."""
+    return subprocess.Popen(
+        [*module_command("cli.stack.forking.server"), *arguments],
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=log,
+        env=environment,
+        pass_fds=[passed],
+        process_group=0,
+    )
 
 
 class ForkServer:
@@ -46,21 +62,14 @@ class ForkServer:
         self._imported = False
         self._sock, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._sock.setblocking(False)
-        command = module_command("cli.stack.forking.server")
         # a thread pool of BLAS would be lost by a fork; OpenMP spins for milliseconds at each barrier, and
         # reads this when torch is imported (see `ProcessGroupManager`)
         quiet = {"OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": os.environ.get("GOMP_SPINCOUNT", "2000")}
         kept = {"SPT_NOENV": "1"}  # setproctitle leaves the environment that the kernel shows alone
         with theirs, os.fdopen(open_log(log), "ab") as file:
-            self._process = subprocess.Popen(
-                [*command, str(theirs.fileno()), str(os.getpid()), *modules],
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env=module_environment({**os.environ, **shown, **quiet, **kept}),
-                pass_fds=[theirs.fileno()],
-                process_group=0,
-            )
+            arguments = [str(theirs.fileno()), str(os.getpid()), *modules]
+            environment = module_environment({**os.environ, **shown, **quiet, **kept})
+            self._process = start_server(arguments, environment, theirs.fileno(), file)
 
     @property
     def pid(self) -> int:

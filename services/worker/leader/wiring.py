@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stream_pace import StreamPace
+from services.worker.forking.early_fork import EarlyFork
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls
 from services.worker.leader.calls.drain_calls import DrainCalls
@@ -86,6 +87,7 @@ class LeaderPorts:
         tracer: Records the ranks for profiles; None if the engine cannot.
         spans: Takes the spans of recorded requests; None: none are recorded.
         draft_engine: Computes the draft model; None without one.
+        trials: The trial process of grammars, if it was forked already.
     """
 
     bus: Bus
@@ -101,6 +103,7 @@ class LeaderPorts:
     tracer: RankTracer | None = None
     spans: SpanSink | None = None
     draft_engine: DraftEngine | None = None
+    trials: EarlyFork | None = None
 
 
 def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
@@ -149,7 +152,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         options.tokenize_timeout_s,
         vocab_size=lambda: engine.facts.vocab_size,
     )
-    grammars = GrammarCompiler(model, engine, options.grammars, metrics)
+    grammars = GrammarCompiler(model, engine, options.grammars, metrics, ports.trials)
     builder = SequenceBuilder(model, engine, tokenizer, grammars)
     preparation = Preparation(
         context,

@@ -8,8 +8,6 @@ are a router and scripted groups only.
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -26,6 +24,7 @@ from shared.client.calls.sessions_client import SessionsClient
 from tests.contract.corpus.exchange import Address, key_of
 from tests.contract.corpus.scripted_groups import MODELS, ScriptedGroups
 from tests.kits.kvstate.service import running as running_kvstate
+from tests.kits.programs.launch import Program, start_program
 from tests.kits.router.live import router
 from tests.kits.servers import NatsServer, RedisServer, free_ports
 from tests.kits.worker.leader import Kit
@@ -164,7 +163,7 @@ async def _connected(stack: AsyncExitStack, url: str) -> NatsBus:
 
 def _gateway(
     folder: Path, name: str, address: Address, settings: dict[str, str], constants: dict[str, float]
-) -> "subprocess.Popen[bytes]":
+) -> Program:
     given = settings | {
         "nats_url": address.nats_url,
         "http_port": str(address.http_port),
@@ -175,12 +174,12 @@ def _gateway(
     }
     env = {key: value for key, value in os.environ.items() if not key.startswith("RYZ_")}
     env |= {f"RYZ_{key.upper()}": value for key, value in given.items()}
-    command = [sys.executable, "-m", "tests.kits.gateway.gateway_main", json.dumps(constants)]
+    command = ("tests.kits.gateway.gateway_main", json.dumps(constants))
     with (folder / f"{name}.log").open("wb") as log:
-        return subprocess.Popen(command, env=env, stdout=log, stderr=log, cwd=ROOT)
+        return start_program(*command, env=env, stdout=log, stderr=log)
 
 
-def _stop(process: "subprocess.Popen[bytes]") -> None:
+def _stop(process: Program) -> None:
     process.terminate()
     process.wait(30)
 

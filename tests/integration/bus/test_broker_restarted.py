@@ -5,6 +5,7 @@ import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from shared.bus import Message
@@ -29,10 +30,13 @@ async def bus(server: NatsServer) -> AsyncIterator[NatsBus]:
     await bus.close()
 
 
-def freeze(server: NatsServer) -> None:
+async def freeze(server: NatsServer) -> None:
     """Have the broker answer nothing from here on."""
     assert server.process is not None
     server.process.send_signal(signal.SIGSTOP)
+    # its threads stop when the first of them gets a core and takes the signal
+    threads = [psutil.Process(thread.id) for thread in psutil.Process(server.process.pid).threads()]
+    await until(lambda: all(thread.status() == psutil.STATUS_STOPPED for thread in threads))
 
 
 async def test_a_subscription_that_was_being_made_is_made_at_the_next_broker(
@@ -43,7 +47,7 @@ async def test_a_subscription_that_was_being_made_is_made_at_the_next_broker(
     async def handle(message: Message) -> None:
         heard.append(message.data)
 
-    freeze(server)
+    await freeze(server)
     subscribing = asyncio.create_task(bus.subscribe("news", handle))
     await asyncio.sleep(0.05)  # it waits for the broker's answer; if not yet, it meets the end sooner
     assert not subscribing.done()
@@ -58,7 +62,7 @@ async def test_a_subscription_that_was_being_made_is_made_at_the_next_broker(
 
 async def test_a_flush_fails_as_soon_as_the_connection_is_lost(server: NatsServer, bus: NatsBus) -> None:
     """What was published before may have been lost with it."""
-    freeze(server)
+    await freeze(server)
     flushing = asyncio.create_task(bus.flush())
     await asyncio.sleep(0.05)
     assert not flushing.done()
@@ -72,7 +76,7 @@ async def test_a_subscription_that_cannot_be_made_leaves_nothing(server: NatsSer
 
     async def handle(_: Message) -> None: ...
 
-    freeze(server)
+    await freeze(server)
     subscribing = asyncio.create_task(bus.subscribe("news", handle))
     await asyncio.sleep(0.05)
     server.stop(kill=True)

@@ -17,7 +17,7 @@ from cli.console import CommandError
 from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Route, Work
-from tests.kits.router.live import start_router
+from tests.kits.router.live import router_process
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import chat
 from tests.kits.worker.process import worker
@@ -135,9 +135,7 @@ async def test_one_that_does_not_come_back_is_named(ryz: Ryz, nats_url: str, sta
 async def test_a_group_that_says_nothing_is_listed_as_lost(
     ryz: Ryz, nats_url: str, nats_bus: NatsBus, stack: AsyncExitStack
 ) -> None:
-    router = await start_router(nats_url, nats_bus, "cg-router")
-    stack.push_async_callback(router.wait)
-    stack.callback(router.terminate)
+    await stack.enter_async_context(router_process(nats_url, nats_bus, "cg-router"))
     frozen = await stack.enter_async_context(worker(nats_url, "cg5"))
     await stack.enter_async_context(worker(nats_url, "cg6"))
 

@@ -18,7 +18,7 @@ SERVICES = ("kvstate", "router", "worker-g0", "worker-g1", "gateway")
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("forked")
-    with Stack(folder, "--tensor-parallel", "1", "--groups", "2") as stack:
+    with Stack(folder, "--tensor-parallel", "1", "--groups", "2", forked=False) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
         assert stack.leftovers() == []
@@ -89,7 +89,7 @@ def test_services_start_without_their_fork_server(stack: Stack, signum: signal.S
 
 
 def test_the_death_of_the_supervisor_ends_all(tmp_path: Path) -> None:
-    with Stack(tmp_path, "--tensor-parallel", "1", "--groups", "1") as stack:
+    with Stack(tmp_path, "--tensor-parallel", "1", "--groups", "1", forked=False) as stack:
         stack.await_ready()
         assert set(forks(stack).values()) <= set(stack.family)
         stack.process.kill()

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 import time
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -36,6 +35,7 @@ from shared.messages import (
 )
 from shared.messages.sessions import MAX_SESSION_MESSAGES
 from tests.kits.kvstate.service import new_tenant, record, running
+from tests.kits.programs.launch import async_program
 from tests.kits.servers import RedisServer
 from tests.kits.waiting import PATIENCE_S, until
 
@@ -220,10 +220,7 @@ async def test_without_redis_it_starts_and_is_not_ready(nats_url: str, nats_bus:
 
 async def test_the_process_starts_answers_and_stops(nats_url: str, redis_url: str, nats_bus: NatsBus) -> None:
     env = {"RYZ_NATS_URL": nats_url, "RYZ_REDIS_URL": redis_url, "PATH": os.environ["PATH"]}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.kvstate", env=env, stderr=asyncio.subprocess.PIPE
-    )
-    try:
+    async with async_program("services.kvstate", env=env) as process:
         query = SessionGet(tenant=new_tenant(), session_id="s")
         async with asyncio.timeout(PATIENCE_S):
             while True:
@@ -237,10 +234,6 @@ async def test_the_process_starts_answers_and_stops(nats_url: str, redis_url: st
         _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         assert process.returncode == 0
         assert b"Traceback" not in log
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 def test_an_answer_around_stored_bytes_is_the_answer_encoded() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+from contextlib import AsyncExitStack
 from uuid import uuid4
 
 from shared import subjects
@@ -18,7 +19,7 @@ from shared.messages import (
     StatusQuery,
     Work,
 )
-from tests.kits.router.live import Caller, Leader, router, start_router, until_known
+from tests.kits.router.live import Caller, Leader, router, router_process, until_known
 from tests.kits.waiting import PATIENCE_S, until
 
 REQUESTS = 500
@@ -29,8 +30,9 @@ async def test_a_router_that_is_stopped_under_load_hands_on_all_that_it_was_give
 ) -> None:
     """Each request is published once, so a request that the leaving router drops is never answered."""
     names = [f"router-{uuid4().hex[:6]}" for _ in range(2)]
-    routers = [await start_router(nats_url, nats_bus, name) for name in names]
-    try:
+    async with AsyncExitStack() as stack:
+        starts = [router_process(nats_url, nats_bus, name) for name in names]
+        routers = [await stack.enter_async_context(start) for start in starts]
         requests = [caller.request(f"s-{number}") for number in range(REQUESTS)]
         for number, request in enumerate(requests):
             await caller.publish(request)
@@ -47,11 +49,6 @@ async def test_a_router_that_is_stopped_under_load_hands_on_all_that_it_was_give
         shares = [sum(work.route.router_id == name for work in works) for name in names]
         print(f"requests by router: {shares}")
         assert min(shares) > 0
-    finally:
-        for process in routers:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()
 
 
 async def test_what_a_draining_group_gives_back_goes_to_another_group(
@@ -137,16 +134,12 @@ async def test_routers_count_each_other(nats_url: str, nats_bus: NatsBus) -> Non
                 await asyncio.sleep(0.05)
 
     await nats_bus.subscribe(inbox, hear)
-    routers = [await start_router(nats_url, nats_bus, name) for name in names]
-    try:
+    async with AsyncExitStack() as stack:
+        starts = [router_process(nats_url, nats_bus, name) for name in names]
+        routers = [await stack.enter_async_context(start) for start in starts]
         await await_counts(3, *names)
         routers[0].terminate()
         assert await asyncio.wait_for(routers[0].wait(), PATIENCE_S) == 0
         await await_counts(2, *names[1:])
         routers[1].kill()
         await await_counts(1, names[2])
-    finally:
-        for process in routers:
-            if process.returncode is None:
-                process.kill()
-                await process.wait()

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 
 import msgpack
 import pytest
@@ -32,7 +31,8 @@ from shared.messages import (
     StatusQuery,
     TokenizeQuery,
 )
-from tests.kits.router.live import BEAT_MS, Caller, Leader, router, start_router, until_known
+from tests.kits.programs.launch import async_program
+from tests.kits.router.live import BEAT_MS, Caller, Leader, router, router_process, until_known
 from tests.kits.waiting import PATIENCE_S, until
 
 
@@ -112,21 +112,15 @@ async def test_every_router_takes_what_was_not_answered_and_answers_queries(
     nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader], model_name: str
 ) -> None:
     """One of two routers stands still."""
-    frozen = await start_router(nats_url, nats_bus, "frozen")
-    try:
-        async with router(nats_url):
-            frozen.send_signal(signal.SIGSTOP)
-            async with InferenceClient.connect(nats_url) as client:
-                for _ in range(20):
-                    assert [card.name for card in await client.list_models(timeout_s=2.0)]
-            for _ in range(10):
-                request = caller.request()
-                await nats_bus.publish(subjects.again(model_name), encode(request))
-                assert isinstance(await caller.answer(request.request_id), Accepted)
-    finally:
-        frozen.send_signal(signal.SIGCONT)
-        frozen.kill()
-        await frozen.wait()
+    async with router_process(nats_url, nats_bus, "frozen") as frozen, router(nats_url):
+        frozen.send_signal(signal.SIGSTOP)
+        async with InferenceClient.connect(nats_url) as client:
+            for _ in range(20):
+                assert [card.name for card in await client.list_models(timeout_s=2.0)]
+        for _ in range(10):
+            request = caller.request()
+            await nats_bus.publish(subjects.again(model_name), encode(request))
+            assert isinstance(await caller.answer(request.request_id), Accepted)
 
 
 async def test_a_known_model_without_a_ready_group_is_unavailable(
@@ -366,10 +360,7 @@ async def test_the_process_starts_routes_and_stops(
     nats_url: str, caller: Caller, leaders: list[Leader]
 ) -> None:
     env = {"RYZ_NATS_URL": nats_url, "RYZ_ROUTER_POLICY": "hybrid", "PATH": os.environ["PATH"]}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.router", env=env, stderr=asyncio.subprocess.PIPE
-    )
-    try:
+    async with async_program("services.router", env=env) as process:
         request = caller.request()
         async with asyncio.timeout(PATIENCE_S):
             while request.request_id not in caller.frames:
@@ -380,18 +371,12 @@ async def test_the_process_starts_routes_and_stops(
         _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
         assert process.returncode == 0
         assert b"Traceback" not in log
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
 
 
 async def test_a_wrong_setting_ends_the_start_with_one_line(nats_url: str) -> None:
     env = {"RYZ_NATS_URL": nats_url, "RYZ_ROUTER_POLICY": "best", "PATH": os.environ["PATH"]}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "services.router", env=env, stderr=asyncio.subprocess.PIPE
-    )
-    _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
+    async with async_program("services.router", env=env) as process:
+        _, log = await asyncio.wait_for(process.communicate(), PATIENCE_S)
     assert process.returncode == 2
     assert log.count(b"\n") == 1
     assert b"RYZ_ROUTER_POLICY='best'" in log

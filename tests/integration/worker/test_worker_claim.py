@@ -3,11 +3,9 @@
 import asyncio
 import os
 import signal
-import sys
 import time
-from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -16,11 +14,12 @@ from shared import codec, subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.messages import GroupDown, Heartbeat
+from tests.kits.programs.launch import AsyncProgram, async_program
 from tests.kits.servers import GuardedNats
 
 ROOT = Path(__file__).parents[3]
 START_S = 30.0
-Starter = Callable[..., Awaitable[Process]]
+Starter = Callable[..., Awaitable[AsyncProgram]]
 
 
 class Heard:
@@ -70,28 +69,21 @@ async def listening(url: str, group: str) -> AsyncIterator[Heard]:
 @pytest.fixture
 async def start() -> AsyncIterator[Starter]:
     """Starts leaders with the null engine; kills all of them at the end."""
-    running: list[Process] = []
 
-    async def leader(url: str, group: str, instance_id: str) -> Process:
+    async def leader(url: str, group: str, instance_id: str) -> AsyncProgram:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
         env |= {
             "RYZ_NATS_URL": url.partition("|")[0], "RYZ_GROUP": group, "RYZ_INSTANCE_ID": instance_id,
             "RYZ_ENGINE": "null", "RYZ_ADMIN_PORT": "0", "RYZ_HEARTBEAT_INTERVAL_MS": "20",
         }  # fmt: skip
-        command = [sys.executable, "-m", "services.worker"]
-        running.append(await asyncio.create_subprocess_exec(*command, env=env, cwd=ROOT, stderr=PIPE))
-        return running[-1]
+        return await running.enter_async_context(async_program("services.worker", env=env))
 
-    yield leader
-    for process in running:
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-            await process.wait()
+    async with AsyncExitStack() as running:
+        yield leader
 
 
-async def said(process: Process) -> tuple[int, str]:
+async def said(process: AsyncProgram) -> tuple[int, str]:
     """The exit code and the last log line of a process that ends by itself."""
-    assert process.stderr is not None
     async with asyncio.timeout(START_S):
         log = (await process.stderr.read()).decode()
         return await process.wait(), next(

@@ -2,14 +2,14 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tokenizers import Tokenizer, models
 
 from tests.kits.engine.rank_threads import make_llama
+from tests.kits.programs.launch import run_program
+from tests.kits.waiting import PATIENCE_S
 
 ROOT = Path(__file__).parents[3]
 
@@ -19,10 +19,7 @@ def start(nats_url: str, model: Path, **settings: str) -> tuple[int, str]:
     env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
     given = {"NATS_URL": nats_url, "GROUP": "refused", "MODEL": str(model), "LOG_LEVEL": "error"} | settings
     env |= {f"RYZ_{name}": value for name, value in given.items()}
-    ended = subprocess.run(
-        [sys.executable, "-m", "services.worker"],
-        env=env, cwd=ROOT, capture_output=True, text=True, timeout=50, check=False,
-    )  # fmt: skip
+    ended = run_program("services.worker", env=env, timeout_s=PATIENCE_S)
     return ended.returncode, ended.stderr.strip().splitlines()[-1]
 
 

@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Self
@@ -12,7 +10,8 @@ import httpx
 
 from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.scale import scaled
-from tests.kits.e2e.stack import ROOT, Stack, wait_for
+from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.programs.launch import start_program
 from tests.kits.servers import free_port
 from tests.kits.waiting import PATIENCE_S
 
@@ -36,9 +35,7 @@ class ServiceProcess:
         own = {"RYZ_NATS_URL": nats_url, "RYZ_ADMIN_PORT": str(self.port), "RYZ_LOG_LEVEL": "warning"}
         env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
         self.kind = kind
-        self.process = subprocess.Popen(
-            [*prefix, sys.executable, "-m", f"services.{kind}"], env=env | own | settings, cwd=ROOT
-        )
+        self.process = start_program(f"services.{kind}", env=env | own | settings, prefix=prefix)
 
     def await_ready(self) -> None:
         """Waits until the service is ready."""

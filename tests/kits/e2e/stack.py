@@ -17,6 +17,7 @@ import psutil
 from cli.stack import child
 from cli.stack.state import StackState, StateDir
 from cli.status.query import find_broker, query_status
+from tests.kits.programs.launch import Program, is_forked, run_program, start_program
 from tests.kits.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -31,16 +32,8 @@ def ryz(
     *args: str, cwd: Path, stdin: str = "", env: dict[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
     """Runs a command of `ryz` to its end."""
-    return subprocess.run(
-        [*RYZ, *args],
-        cwd=cwd,
-        input=stdin,
-        env={**os.environ, **(env or {})},
-        text=True,
-        capture_output=True,
-        timeout=START_S,
-        check=False,
-    )
+    given = {**os.environ, **(env or {})}
+    return run_program("cli", *args, env=given, folder=cwd, stdin=stdin, timeout_s=START_S)
 
 
 def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
@@ -59,32 +52,52 @@ class Stack:
         options: Of `ryz up`. Without `--routers` a calm stack has one router.
         env: Settings.
         calm: Whether heartbeats are rare. Tests of lost groups need the usual ones, and two routers.
+        forked: Whether it may be forked; else `ryz up` and its fork servers have interpreters of their own,
+            as they have for users.
     """
 
     def __init__(
-        self, folder: Path, *options: str, env: dict[str, str] | None = None, calm: bool = True
+        self,
+        folder: Path,
+        *options: str,
+        env: dict[str, str] | None = None,
+        calm: bool = True,
+        forked: bool = True,
     ) -> None:
         self.folder = folder
         self.state_dir = StateDir(folder / ".ryz")
         self.output = folder / "up.txt"
+        self.process: Program
         if "--tensor-parallel" not in options:
             options = (*options, "--tensor-parallel", "2")
         if "--model" not in options and "null" not in options:
             options = (*options, "--model", "demo")
         if calm and "--routers" not in options:
             options = (*options, "--routers", "1")
-        with self.output.open("w") as file:
+        given = {**os.environ, **(CALM if calm else {}), **(env or {})}
+        words = ["up", "--port", "0", *options]
+        with self.output.open("wb") as file:
             # it gets SIGTERM if the tests are killed, so that it never outlives them
-            bound = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), "-1"]
-            self.process = subprocess.Popen(
-                [*bound, *RYZ, "up", "--port", "0", *options],
-                cwd=folder,
-                stdin=subprocess.DEVNULL,
-                stdout=file,
-                stderr=file,
-                env={**os.environ, **(CALM if calm else {}), **(env or {})},
-                start_new_session=True,
-            )
+            if forked and is_forked(given):
+                self.process = start_program(
+                    "tests.kits.programs.forked_up",
+                    *words,
+                    env=given,
+                    folder=folder,
+                    stdout=file,
+                    stderr=file,
+                )
+            else:
+                bound = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), "-1"]
+                self.process = subprocess.Popen(
+                    [*bound, *RYZ, *words],
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=file,
+                    stderr=file,
+                    env=given,
+                    start_new_session=True,
+                )
         self.family: list[psutil.Process] = []
 
     def await_ready(self) -> Self:

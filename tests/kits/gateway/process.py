@@ -3,33 +3,26 @@
 import asyncio
 import json
 import os
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 
+from tests.kits.programs.launch import AsyncProgram, async_program
 from tests.kits.waiting import PATIENCE_S
 
 
 @asynccontextmanager
 async def gateway_process(
     constants: Mapping[str, Any] | None = None, /, **settings: str
-) -> AsyncIterator[asyncio.subprocess.Process]:
-    environ = os.environ | {f"RYZ_{name.upper()}": value for name, value in settings.items()}
-    command = ["-m", "services.gateway"]
+) -> AsyncIterator[AsyncProgram]:
+    env = os.environ | {f"RYZ_{name.upper()}": value for name, value in settings.items()}
+    command = ["services.gateway"]
     if constants:
-        command = ["-m", "tests.kits.gateway.gateway_main", json.dumps(constants)]
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, env=environ, stderr=asyncio.subprocess.PIPE
-    )
-    try:
+        command = ["tests.kits.gateway.gateway_main", json.dumps(constants)]
+    async with async_program(*command, env=env) as process:
         yield process
-    finally:
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 async def ready(http: httpx.AsyncClient) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -35,6 +34,7 @@ from shared.messages import (
     Work,
 )
 from tests.kits.constants import settings_with_constants
+from tests.kits.programs.launch import AsyncProgram, async_program
 from tests.kits.waiting import PATIENCE_S, until
 
 BEAT_MS = 40
@@ -183,15 +183,15 @@ async def router(nats_url: str, **more: object) -> AsyncIterator[Service]:
         await service.finish()
 
 
-async def start_router(nats_url: str, nats_bus: NatsBus, instance_id: str) -> asyncio.subprocess.Process:
-    """Starts a router process and waits until it is ready."""
+@asynccontextmanager
+async def router_process(nats_url: str, nats_bus: NatsBus, instance_id: str) -> AsyncIterator[AsyncProgram]:
+    """Starts a router process and waits until it is ready; kills it at the end if it still runs."""
     env = {
         "RYZ_NATS_URL": nats_url,
         "RYZ_INSTANCE_ID": instance_id,
         "RYZ_LOG_LEVEL": "warning",
         "PATH": os.environ["PATH"],
     }
-    process = await asyncio.create_subprocess_exec(sys.executable, "-m", "services.router", env=env)
     inbox, ready = nats_bus.new_inbox(), asyncio.Event()
 
     async def hear(message: Message) -> None:
@@ -202,8 +202,9 @@ async def start_router(nats_url: str, nats_bus: NatsBus, instance_id: str) -> as
             ready.set()
 
     await nats_bus.subscribe(inbox, hear)
-    async with asyncio.timeout(PATIENCE_S):
-        while not ready.is_set():
-            await nats_bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
-            await asyncio.sleep(0.05)
-    return process
+    async with async_program("services.router", env=env) as process:
+        async with asyncio.timeout(PATIENCE_S):
+            while not ready.is_set():
+                await nats_bus.publish(subjects.STATUS, encode(StatusQuery()), reply=inbox)
+                await asyncio.sleep(0.05)
+        yield process

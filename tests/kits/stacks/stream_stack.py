@@ -8,8 +8,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +17,7 @@ from typing import Any, Self
 
 import httpx
 
+from tests.kits.programs.launch import Program, start_program
 from tests.kits.servers import NatsServer, free_ports
 from tests.kits.waiting import PATIENCE_S
 
@@ -152,7 +151,7 @@ class Fleet:
         self.groups = groups
         self.ports = free_ports(2)
         self.admin_ports = free_ports(groups)
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Program] = {}
 
     @property
     def gateways(self) -> list[str]:
@@ -259,6 +258,4 @@ class Fleet:
         given = {"nats_url": self.nats.url} | settings | self.settings
         env |= {f"RYZ_{key.upper()}": value for key, value in given.items()}
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = subprocess.Popen(
-                [sys.executable, "-m", f"services.{service}"], env=env, stdout=log, stderr=log, cwd=ROOT
-            )
+            self.processes[name] = start_program(f"services.{service}", env=env, stdout=log, stderr=log)

@@ -1,5 +1,6 @@
 """The supervisor's decisions: restarts, ports, the plan, the state file."""
 
+import asyncio
 import os
 import re
 import socket
@@ -26,6 +27,7 @@ from shared.bus.accounts import ACCOUNTS
 from shared.messages.base import ID_PATTERN
 from tests.kits.servers import free_port
 from tests.kits.supervisor import options
+from tests.kits.waiting import PATIENCE_S
 
 SERVERS = {"nats", "redis", "redis-kv"}
 
@@ -356,7 +358,9 @@ def test_missing_servers_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> Non
 
 async def test_a_broker_is_recognised(nats_url: str, redis_url: str) -> None:
     nats_port, redis_port = int(nats_url.rpartition(":")[2]), int(redis_url.rpartition(":")[2].split("/")[0])
-    assert await servers.nats_answers("127.0.0.1", nats_port)
+    async with asyncio.timeout(PATIENCE_S):
+        while not await servers.nats_answers("127.0.0.1", nats_port):  # it waits 1 s, which may be too little
+            pass
     assert not await servers.nats_answers("127.0.0.1", redis_port)
     assert not await servers.nats_answers("127.0.0.1", pick_ports(1)[0])
 

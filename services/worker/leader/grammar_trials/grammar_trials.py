@@ -10,6 +10,7 @@ import time
 
 import structlog
 
+from services.worker.forking.early_fork import EarlyFork
 from services.worker.leader.grammar_trials.trial_connection import TrialConnection, TrialProcessEnded
 from services.worker.leader.grammar_trials.trial_messages import TrialSetup, Verdict
 from services.worker.leader.intake.grammar_options import GrammarOptions
@@ -27,7 +28,10 @@ _PAUSE_S = 10.0  # after a failed start
 class GrammarTrials:
     """Trials of one leader."""
 
-    def __init__(self, options: GrammarOptions, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self, options: GrammarOptions, metrics: WorkerMetrics, early: EarlyFork | None = None
+    ) -> None:
+        self._early = early
         self._options = options
         self._metrics = metrics
         self._connection: TrialConnection | None = None
@@ -106,7 +110,8 @@ class GrammarTrials:
                 known.end()
                 self._connection = None
             try:
-                made = self._connection = TrialConnection()
+                early, self._early = self._early, None
+                made = self._connection = TrialConnection(early)
                 async with asyncio.timeout(_START_S):
                     await made.begin(self._setup(vocabulary))
             except (OSError, TrialProcessEnded) as error:  # a TimeoutError is an OSError

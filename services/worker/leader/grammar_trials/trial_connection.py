@@ -7,6 +7,8 @@ import subprocess
 
 import msgspec
 
+from services.worker.forking.early_fork import EarlyFork
+from services.worker.forking.forked_process import ForkedProcess
 from services.worker.leader.grammar_trials.trial_messages import (
     LENGTH_BYTES,
     READY,
@@ -17,7 +19,8 @@ from services.worker.leader.grammar_trials.trial_messages import (
 )
 from shared.host.own_python import module_command, module_environment
 
-COMMAND = module_command("services.worker.leader.grammar_trials.trial_process")
+MODULE = "services.worker.leader.grammar_trials.trial_process"
+COMMAND = module_command(MODULE)
 
 
 class TrialProcessEnded(Exception):
@@ -27,11 +30,14 @@ class TrialProcessEnded(Exception):
 class TrialConnection:
     """A trial process that was started. Made in the thread of the event loop, whose end ends the process.
 
+    Args:
+        early: The process, if it was forked already.
+
     Raises:
         OSError: The process could not be started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, early: EarlyFork | None = None) -> None:
         self._number = READY
         self._waiting: dict[int, asyncio.Future[Verdict]] = {}
         self._verdicts = msgspec.msgpack.Decoder(Verdict)
@@ -39,14 +45,7 @@ class TrialConnection:
         self._sock, theirs = socket.socketpair()
         try:
             with theirs:
-                self._process = subprocess.Popen(
-                    [*COMMAND, str(theirs.fileno()), str(os.getpid())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=2,
-                    env=module_environment(os.environ),
-                    pass_fds=(theirs.fileno(),),
-                    process_group=0,  # Ctrl-C in a terminal is for the leader
-                )
+                self._process = _start(early, theirs.fileno())
         except BaseException:
             self._sock.close()
             raise
@@ -113,3 +112,16 @@ class TrialConnection:
                     waiting.set_result(verdict)
         except (asyncio.IncompleteReadError, ConnectionError, msgspec.MsgspecError):
             self.end()
+
+
+def _start(early: EarlyFork | None, descriptor: int) -> subprocess.Popen[bytes] | ForkedProcess:
+    if early is not None:
+        return early.order([descriptor], [str(os.getpid())])
+    return subprocess.Popen(
+        [*COMMAND, str(descriptor), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=2,
+        env=module_environment(os.environ),
+        pass_fds=(descriptor,),
+        process_group=0,  # Ctrl-C in a terminal is for the leader
+    )

@@ -15,6 +15,8 @@ from pathlib import Path
 import structlog
 from msgspec.structs import replace
 
+from services.worker.forking.early_fork import EarlyFork
+from services.worker.forking.forked_process import ForkedProcess
 from services.worker.leader.heartbeats.heartbeats import STOP_WAIT_S
 from services.worker.leader.heartbeats.machine_pressure import MachinePressure
 from services.worker.leader.heartbeats.page import (
@@ -44,6 +46,7 @@ class ProcessCarrier:
     """Implements `HeartbeatCarrier`.
 
     Args:
+        early: The process for the first start, if it was forked already.
         clock: Returns monotonic seconds.
 
     Attributes:
@@ -51,16 +54,21 @@ class ProcessCarrier:
     """
 
     def __init__(
-        self, bus: Bus, options: HeartbeatProcessOptions, clock: Callable[[], float] = time.monotonic
+        self,
+        bus: Bus,
+        options: HeartbeatProcessOptions,
+        early: EarlyFork | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.starts = 0
+        self._early = early
         self._bus = bus
         self._options = options
         self._clock = clock
         self._page: HeartbeatPage | None = None
         self._newest: Heartbeat | None = None
         self._seq = 0  # of the leader's next own heartbeat
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedProcess | None = None
         self._control = -1
         self._started_at = 0.0
         self._start_at = 0.0  # the next start, while there is no process
@@ -164,14 +172,9 @@ class ProcessCarrier:
     def _start_process(self, page: HeartbeatPage) -> None:
         reading, self._control = os.pipe()
         os.set_blocking(self._control, False)
-        arguments = (str(page.fd), str(reading), str(os.getpid()))
+        early, self._early = self._early, None
         try:
-            self._process = subprocess.Popen(
-                [*module_command(MODULE), *arguments],
-                stdin=subprocess.DEVNULL,
-                env=module_environment(os.environ),
-                pass_fds=(page.fd, reading),
-            )
+            self._process = _start(early, (page.fd, reading))
         except OSError as error:  # too many processes, or no memory
             log.warning("heartbeats have no process of their own", problem=str(error))
             os.close(self._control)
@@ -196,6 +199,17 @@ class ProcessCarrier:
         with suppress(BlockingIOError, BrokenPipeError):
             if self._control >= 0:
                 os.write(self._control, order)
+
+
+def _start(early: EarlyFork | None, descriptors: tuple[int, int]) -> subprocess.Popen[bytes] | ForkedProcess:
+    if early is not None:
+        return early.order(descriptors, [str(os.getpid())])
+    return subprocess.Popen(
+        [*module_command(MODULE), *map(str, descriptors), str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        env=module_environment(os.environ),
+        pass_fds=descriptors,
+    )
 
 
 def _is_stopped(pid: int) -> bool:

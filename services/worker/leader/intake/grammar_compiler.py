@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from services.worker.domain.generation.token_constraint import ConstraintFactory
+from services.worker.forking.early_fork import EarlyFork
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.grammar_trials.grammar_trials import GrammarTrials
 from services.worker.leader.intake.grammar_options import GrammarOptions
@@ -45,10 +46,16 @@ class GrammarCompiler:
 
     Args:
         options: Limits of time and number.
+        early: The trial process, if it was forked already.
     """
 
     def __init__(
-        self, model: Model, engine: EngineState, options: GrammarOptions, metrics: WorkerMetrics
+        self,
+        model: Model,
+        engine: EngineState,
+        options: GrammarOptions,
+        metrics: WorkerMetrics,
+        early: EarlyFork | None = None,
     ) -> None:
         self._model = model
         self._engine = engine
@@ -58,7 +65,7 @@ class GrammarCompiler:
         self._slots = TenantSlots(THREADS, per_tenant=PER_TENANT, max_waiting=options.max_waiting)
         self._compiled: OrderedDict[bytes, ConstraintFactory] = OrderedDict()
         self._overran: OrderedDict[bytes, str] = OrderedDict()  # digest -> message of the error
-        self.trials = GrammarTrials(options, metrics)
+        self.trials = GrammarTrials(options, metrics, early)
         self._vocabulary: asyncio.Future[TokenVocabulary] | None = None
         self._vocab_size = 0
         self._running: set[asyncio.Future[Any]] = set()
