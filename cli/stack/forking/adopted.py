@@ -8,6 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 PR_SET_CHILD_SUBREAPER = 36
+UNKNOWN = 255  # the exit code of a process that somebody else has collected, as in asyncio
 
 
 class AdoptedProcess:
@@ -41,13 +42,20 @@ class AdoptedProcess:
     def _collect(self) -> None:
         try:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-        except ChildProcessError:  # its parent is still ending; the loop calls this again at once
-            return
+        except ChildProcessError:
+            try:  # also reaches one that has ended and was not collected
+                signal.pidfd_send_signal(self._fd, 0)
+            except ProcessLookupError:
+                self._end(UNKNOWN)
+            return  # its parent is still ending; the loop calls this again at once
         if pid:
-            self.returncode = os.waitstatus_to_exitcode(status)
-            asyncio.get_running_loop().remove_reader(self._fd)
-            os.close(self._fd)
-            self._ended.set()
+            self._end(os.waitstatus_to_exitcode(status))
+
+    def _end(self, code: int) -> None:
+        self.returncode = code
+        asyncio.get_running_loop().remove_reader(self._fd)
+        os.close(self._fd)
+        self._ended.set()
 
 
 def adopt_orphans() -> bool:

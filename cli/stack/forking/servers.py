@@ -34,13 +34,14 @@ class ForkServers:
     ) -> None:
         self._note = note
         self._servers: dict[str, ForkServer] = {}
+        self._forked: list[AdoptedProcess] = []
         self._own: Callable[[], Collection[int]] = tuple
         if modules and adopt_orphans():
             for name, imported in modules.items():
                 self._servers[name] = ForkServer(imported, log(f"forks-{name}"), shown.get(name, {}))
 
     def collect_others(self, own: Callable[[], Collection[int]]) -> None:
-        """From now on collect children that have ended and are not of these process ids."""
+        """From now on collect children that have ended, but for those forked here and these process ids."""
         if self._servers:
             self._own = own
             asyncio.get_running_loop().add_signal_handler(signal.SIGCHLD, self._collect)
@@ -63,10 +64,13 @@ class ForkServers:
         if found is None:
             return None
         try:
-            return await found.fork(request, descriptors)
+            process = await found.fork(request, descriptors)
         except ForkServerGone as error:
             self._drop(server, error)
             return None
+        # noted in the same step of this task: it may have ended already, and is nobody else's to collect
+        self._forked = [one for one in self._forked if one.returncode is None] + [process]
+        return process
 
     def _drop(self, server: str, error: ForkServerGone) -> None:
         found = self._servers.pop(server, None)
@@ -85,6 +89,7 @@ class ForkServers:
 
     def _collect(self) -> None:
         servers = self._servers.values()
+        forked = (process.pid for process in self._forked if process.returncode is None)
         busy = any(server.in_flight for server in servers)
-        if busy or not collect_orphans({*self._own(), *(server.pid for server in servers)}):
+        if busy or not collect_orphans({*self._own(), *forked, *(server.pid for server in servers)}):
             asyncio.get_running_loop().call_later(_COLLECT_AGAIN_S, self._collect)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from cli.stack.forking.adopted import AdoptedProcess, collect_orphans
-from tests.kits.waiting import until
+from cli.stack.forking.adopted import UNKNOWN, AdoptedProcess, collect_orphans
+from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors of processes are Linux's")
 
@@ -43,6 +43,15 @@ async def test_a_signal_is_sent_and_told() -> None:
     assert not waiting.done()
     adopted.send_signal(signal.SIGTERM)
     assert await waiting == -signal.SIGTERM
+
+
+async def test_one_that_somebody_else_has_collected_has_ended() -> None:
+    pid = spawn("sleep", "1000")
+    adopted = AdoptedProcess(pid)
+    os.kill(pid, signal.SIGKILL)
+    end_of(pid)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await adopted.wait() == UNKNOWN
 
 
 async def test_only_orphans_are_collected() -> None:

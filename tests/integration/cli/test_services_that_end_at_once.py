@@ -1,0 +1,54 @@
+"""Forked services that end before the supervisor has noted that they run, as one with a wrong setting may."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shared.host.own_python import module_environment
+from tests.kits.waiting import PATIENCE_S
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="descriptors of processes are Linux's")
+
+TRIES = 20
+SUPERVISOR = """
+import asyncio, json, os, sys
+from pathlib import Path
+from cli.stack.forking.messages import Fork
+from cli.stack.forking.servers import ForkServers
+
+def ended(pid):
+    stat = Path(f"/proc/{pid}/stat")
+    return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+async def main():
+    folder, tries = Path(sys.argv[1]), int(sys.argv[2])
+    servers = ForkServers({"one": ["ends_at_once"]}, {}, lambda name: folder / name, print)
+    servers.collect_others(tuple)
+    assert await servers.is_ready("one")
+    codes = []
+    for _ in range(tries):
+        with open(os.devnull, "wb") as log:
+            request = Fork("one", "one", "ends_at_once", dict(os.environ), False)
+            process = await servers.fork("one", request, [log.fileno()])
+        while not ended(process.pid):
+            os.sched_yield()
+        await asyncio.sleep(0)  # the signal of its end is handled
+        codes.append(await asyncio.wait_for(process.wait(), float(sys.argv[3])))
+    servers.close()
+    print(json.dumps(codes))
+
+asyncio.run(main())
+"""
+
+
+def test_their_exit_codes_are_seen(tmp_path: Path) -> None:
+    (tmp_path / "ends_at_once.py").write_text("def main(): raise SystemExit(3)\n")
+    environ = module_environment(os.environ | {"PYTHONPATH": str(tmp_path)})
+    command = [sys.executable, "-c", SUPERVISOR, str(tmp_path), str(TRIES), str(PATIENCE_S)]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [3] * TRIES
