@@ -19,6 +19,7 @@ from tests.kits.engine.small_models import small_model
 from tests.kits.import_order import import_tests, modules_of_tests, part_first
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.parallel.forked_run import ForkedRun
+from tests.kits.programs.launch import ProgramServer
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
 from tests.kits.side_by_side import StackScheduling, give_way, sort_for_many_processes
 
@@ -98,6 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if processes := os.environ.pop("RYZ_TEST_PROCESSES", ""):
         config.pluginmanager.register(ForkedRun(int(processes)), "forked-run")
+        config.add_cleanup(ProgramServer().end)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -54,8 +54,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
     stack = start(tmp_path, "--groups", "1", "--routers", "2")
     urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url, stack.state.kv_redis_url]
     assert all(listening(url) for url in urls)
-    # broker, two stores, five services, the process of the heartbeats, two ranks; three processes fork
-    assert len(stack.family) == 14
+    # broker, two stores, five services, two processes beside the leader, two ranks; three processes fork
+    assert len(stack.family) == 15
     mapped = {Path(one.path) for process in stack.family for one in process.memory_maps()}
     (kv_pool,) = {path.parent for path in mapped if path.match("g0.*.kv")}
     assert len(list(kv_pool.glob("g0.*.kv"))) == 2, "each rank has a ring in the memory of the host"

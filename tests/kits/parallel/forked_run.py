@@ -24,7 +24,6 @@ from multiprocessing.connection import Connection, wait
 import pytest
 
 from tests.kits.parallel.forked_process import run_tests
-from tests.kits.programs.launch import ProgramServer
 from tests.kits.side_by_side import next_scope, scope_of
 
 # how long a process may take to end after its last test, or after it was told to stop
@@ -50,7 +49,6 @@ class ForkedRun:
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._programs = ProgramServer()
         self._scopes: dict[str, list[int]] = {}
         self._alone: dict[str, list[int]] = {}
         self._processes: list[_Process] = []
@@ -85,7 +83,6 @@ class ForkedRun:
             self._run_scopes(session, 1)
         finally:
             self._end()
-            self._programs.end()
         if self._unfinished:
             some = session.items[min(self._unfinished)].nodeid
             raise session.Interrupted(f"{len(self._unfinished)} tests were not run, such as {some}")

@@ -5,6 +5,7 @@ import select
 import signal
 import socket
 import subprocess
+import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -36,6 +37,7 @@ class ForkedProgram:
         assert isinstance(started, Started)
         self.pid = started.pid
         self._handle = handles[0]
+        self._close = weakref.finalize(self, _close, self._connection, self._handle)
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while it runs."""
@@ -78,10 +80,10 @@ class ForkedProgram:
         ended = self._reports.decode(self._connection.recv(MAX_PACKET_BYTES))
         assert isinstance(ended, Ended)
         self.returncode = ended.code
-        self._connection.close()
-        os.close(self._handle)
+        self._close()
 
-    def __del__(self) -> None:
-        if self.returncode is None and hasattr(self, "_handle"):
-            self._connection.close()
-            os.close(self._handle)
+
+def _close(connection: socket.socket, handle: int) -> None:
+    """Close what stands for a program, which ends it if it still runs."""
+    connection.close()
+    os.close(handle)
