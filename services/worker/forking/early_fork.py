@@ -76,7 +76,8 @@ def fork_early(module: str) -> EarlyFork | None:
 
 
 def _await_order(module: str, sock: socket.socket, parent: int) -> NoReturn:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    libc = ctypes.CDLL(None)
+    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         os._exit(_NEVER_ORDERED)
     os.setpgid(0, 0)  # Ctrl-C in a terminal is for the parent
@@ -85,6 +86,7 @@ def _await_order(module: str, sock: socket.socket, parent: int) -> NoReturn:
     if not data:
         os._exit(_NEVER_ORDERED)
     sock.close()
+    libc.prctl(_PR_SET_PDEATHSIG, 0)  # with its order it decides itself when it ends
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.close(null)

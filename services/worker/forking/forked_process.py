@@ -53,7 +53,6 @@ def run_module(module: str, arguments: Sequence[str]) -> NoReturn:
     status = _CRASHED
     try:
         sys.argv = [module, *arguments]
-        os.environ["SPT_NOENV"] = "1"  # the environment that the kernel shows stays
         setproctitle.setproctitle(" ".join([sys.executable, "-P", "-m", module, *arguments]))
         status = sys.modules[module].main() or 0
     except SystemExit as end:

@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable
 
+import psutil
 import pytest
 
 from shared import codec, subjects
@@ -22,7 +23,7 @@ from shared.messages import (
     StatusQuery,
     Work,
 )
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.leader import chat, text_of
 from tests.kits.worker.process import worker
 
@@ -65,6 +66,25 @@ async def test_a_worker_serves_tells_its_status_and_drains(nats_url: str, nats_b
     assert len(text_of(frames)) == 40
     assert {"draining", "stopped"} <= set(states)
     assert '"level": "error"' not in log
+
+
+async def test_the_process_beside_a_killed_leader_says_so(nats_url: str, nats_bus: NatsBus) -> None:
+    said: list[str] = []
+
+    async def on_heartbeat(message: Message) -> None:
+        vitals = codec.decode(message.data, Heartbeat).vitals
+        said.append(vitals.leader if vitals else "")
+
+    await nats_bus.subscribe(subjects.heartbeat("wp3"), on_heartbeat)
+    async with worker(nats_url, "wp3") as process:
+        await until(lambda: "running" in said)
+        children = psutil.Process(process.pid).children()
+        (sender,) = [child for child in children if "heartbeats.process" in " ".join(child.cmdline())]
+        sender.suspend()
+        process.kill()
+        await process.wait()
+        sender.resume()  # it outlives its leader for as long as it takes to say so
+        await until(lambda: said[-1] == "ended")
 
 
 async def test_a_drain_asked_for_moves_what_runs_and_ends_the_process(
