@@ -12,6 +12,7 @@ import typer
 from cli.command_groups import command_group
 from cli.command_options import with_options
 from cli.models.convert.command import convert
+from cli.models.fleet_plan import plan
 
 app = command_group(
     "List, fetch, look at, convert and remove models. A NAME is one of the catalogue, or "
@@ -20,6 +21,7 @@ app = command_group(
 )
 
 app.command("convert")(convert)
+app.command("plan")(plan)
 ModelArgument = Annotated[str, typer.Argument(metavar="NAME", help="A model's name.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 

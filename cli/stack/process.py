@@ -33,6 +33,7 @@ class ServiceSpec:
         env: Variables beside those of the supervisor.
         module: What `command` runs, whose `main` a fork server calls; empty: it cannot be forked.
         forked_from: The fork server that has imported `module`.
+        model: The name of the model that it serves; empty: none.
         listens_at: Address and port of the socket that the supervisor opens and the service accepts from.
             While the service is started again, new connections wait there instead of being refused.
     """
@@ -46,6 +47,7 @@ class ServiceSpec:
     listens_at: tuple[str, int] | None = None
     module: str = ""
     forked_from: str = ""
+    model: str = ""
 
 
 class ServiceProcess:

@@ -58,7 +58,7 @@ class Stack:
             for spec in specs
         ]
         self._forks.collect_others(lambda: {child.pid for child in self._children})
-        self._entries = {spec.name: ServiceState(spec.name) for spec in specs}
+        self._entries = {spec.name: ServiceState(spec.name, model=spec.model) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
         self._ready_at: dict[str, float] = {}
         self._stop = asyncio.Event()
