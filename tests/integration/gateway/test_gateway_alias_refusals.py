@@ -30,6 +30,8 @@ async def test_an_alias_of_a_model_that_no_group_serves_is_named_by_all_apis() -
             assert "means" not in other.json()["error"]["message"]
         listed = await http.get("/v1/models/bad")
         assert (listed.status_code, listed.json()["error"]["message"]) == (404, f"{means}see /v1/models")
+        made = await http.post("/v1/sessions", json={"model": "bad"})
+        assert (made.status_code, made.json()["error"]["message"]) == (404, f"{means}see /v1/models")
         counted = await http.post("/tokenize", json={"model": "bad", "prompt": "x"})
         assert counted.status_code == 404
         assert counted.json()["error"]["message"].startswith(means)
