@@ -157,7 +157,7 @@ def test_a_session_is_pinned_to_a_group_of_its_model_only(http: httpx.Client) ->
 
 def test_a_session_that_changes_its_model_keeps_its_text_and_begins_its_kv_anew(http: httpx.Client) -> None:
     session = "wanderer"
-    say(http, DEMO, "My name is Ada.", session)
+    say(http, DEMO, "Hello, my name is Ada.", session)  # as no other session begins
     demo = say(http, DEMO, "I like tea.", session)
     assert cached(demo) > 0
     noise = say(http, NOISE, "What is my name?", session, max_tokens=4)
