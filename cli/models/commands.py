@@ -146,7 +146,7 @@ def remove_model(
 
 
 def users_of(target: Path) -> list[int]:
-    """Return the ids of processes whose `RYZ_MODEL` is that file or directory.
+    """Return the ids of processes whose `RYZ_MODEL` or `RYZ_DRAFT_MODEL` is that file or directory.
 
     Processes of other users, and those of containers, are not seen.
     """
@@ -155,9 +155,10 @@ def users_of(target: Path) -> list[int]:
     found = list[int]()
     for process in psutil.process_iter():
         try:
-            model = process.environ().get("RYZ_MODEL", "")
+            environ = process.environ()
         except (psutil.Error, OSError):
             continue
-        if model and Path(model) == target.resolve():
+        models = (environ.get(variable, "") for variable in ("RYZ_MODEL", "RYZ_DRAFT_MODEL"))
+        if any(Path(model) == target.resolve() for model in models if model):
             found.append(process.pid)
     return sorted(found)

@@ -67,12 +67,11 @@ def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: D
     if is_null(options, models):
         settled = tuple(_settled_null(model) for model in models)
         return Settled(settled, "", options.redis_memory_share)
-    note_unfit(options, models, declared)
+    machine = machine_facts(options)
+    named = examine(options, models, machine, declared)
     declared.refuse_problems()
     if on_gpus():
         return _settle_on_gpus(options, models)
-    machine = machine_facts(options)
-    named = [NamedNeeds(model.name, needs_of(model, machine)) for model in models]
     try:
         sizings = choose_sizings([one.needs for one in named], machine)
     except DoesNotFit:
@@ -96,9 +95,14 @@ def on_gpus() -> bool:
     return os.environ.get("RYZ_DEVICE") == "cuda"
 
 
-def note_unfit(options: UpOptions, models: Sequence[ServedModel], declared: Declaration) -> None:
-    """Note which models cannot be had as declared, or are too large even if they had the machine alone."""
-    machine = machine_facts(options)
+def examine(
+    options: UpOptions, models: Sequence[ServedModel], machine: MachineFacts, declared: Declaration
+) -> list[NamedNeeds]:
+    """Return what each model needs; on GPUs the workers see that.
+
+    Notes which cannot be had as declared, or are too large even if they had the machine for themselves.
+    """
+    found = list[NamedNeeds]()
     for model in models:
         assert model.path is not None
         entry, context = model.entry, read_config(model.path).context_length
@@ -110,7 +114,8 @@ def note_unfit(options: UpOptions, models: Sequence[ServedModel], declared: Decl
             declared.add_entry_problem(model.number, "precision", text)
         if on_gpus():
             continue
-        needs = needs_of(model, machine)
+        needs = _needs_of(model, machine)
+        found.append(NamedNeeds(model.name, needs))
         try:
             if entry.precision != "auto":
                 require_served(entry.precision, needs.size.stored, str(model.path))
@@ -120,6 +125,7 @@ def note_unfit(options: UpOptions, models: Sequence[ServedModel], declared: Decl
         except DoesNotFit:
             text = refusal(needs.size, context, machine, needs.given)
             declared.add_entry_problem(model.number, "source", text, DOES_NOT_FIT if declared.file else 2)
+    return found
 
 
 def _settled_null(model: ServedModel) -> ServedModel:
@@ -151,7 +157,7 @@ def _settle_on_gpus(options: UpOptions, models: Sequence[ServedModel]) -> Settle
     return Settled((settled,), "\n".join(filter(None, [text, short])), options.redis_memory_share)
 
 
-def needs_of(model: ServedModel, machine: MachineFacts) -> ModelNeeds:
+def _needs_of(model: ServedModel, machine: MachineFacts) -> ModelNeeds:
     """Examine a model's files, and take what its entry says."""
     assert model.path is not None
     size = measure_model(model.path, kernels=machine.kernels)

@@ -3,7 +3,7 @@
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.fleet.find import find_models
-from cli.stack.machine import is_null, machine_facts, note_unfit
+from cli.stack.machine import examine, is_null, machine_facts
 from cli.stack.options import UpOptions
 
 
@@ -20,8 +20,9 @@ def checked_models(
     """
     models = find_models(declared, options.engine, pull=pull)
     # without kernels weights would count as fp32, and `ryz up` compiles kernels only if all is right
-    can_measure = options.kernels == "plain" or machine_facts(options).kernels
+    machine = machine_facts(options)
+    can_measure = options.kernels == "plain" or machine.kernels
     if declared.has_problems and can_measure and not is_null(options, models):
-        note_unfit(options, models, declared)
+        examine(options, models, machine, declared)
     declared.refuse_problems()
     return models

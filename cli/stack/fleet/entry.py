@@ -23,7 +23,7 @@ from pydantic import (
 
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.rank_protocol.run_config import KVTokens, PrecisionChoice, Ranks, Threads
-from services.worker.settings import ToolFormatName
+from services.worker.setting_types import ToolFormatName
 from shared.messages.base import NAME_PATTERN, NAME_RULE
 
 

@@ -98,7 +98,8 @@ def _check_fields(declared: Declaration, model: ServedModel) -> None:
     if problem := refuse_split(model.path, ranks):
         declared.add_entry_problem(model.number, "tensor_parallel", f"`tensor_parallel` {ranks}: {problem}")
     try:
-        with_tool_format(load_model(model.path, model.name), form)
+        if form:
+            with_tool_format(load_model(model.path, model.name), form)
     except InvalidRequest as error:
         text = error.message.removeprefix("RYZ_TOOL_FORMAT: ")
         declared.add_entry_problem(model.number, "tool_format", f"`tool_format`: {text}")

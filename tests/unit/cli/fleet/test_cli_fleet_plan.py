@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,7 @@ def model(name: str, path: Path, **fields: object) -> ServedModel:
 async def test_each_group_has_the_settings_of_its_model(tmp_path: Path) -> None:
     probes = NotedProbes()
     one = model("one", tmp_path / "a", groups=2, aliases=["gpt-4o"], tool_format="hermes", sampling="openai")
+    one = replace(one, draft=tmp_path / "small")
     two = model("two", tmp_path / "b", tensor_parallel=2, aliases=["x-*", "y"], precision="int8")
     given = options(tmp_path, engine="torch", stack="blue")
     plan = plan_stack(given, [one, two], probes, {"RYZ_KV_MEMORY_SHARE": "0.6"})
@@ -50,6 +52,8 @@ async def test_each_group_has_the_settings_of_its_model(tmp_path: Path) -> None:
         ["blue-g2", "two", str(tmp_path / "b"), "2", "int8", ""],
     ]
     assert [spec.env.get("RYZ_SAMPLING_DEFAULTS") for spec in workers.values()] == ["openai", "openai", None]
+    drafts = [(spec.env.get("RYZ_DRAFT_MODEL"), spec.env.get("RYZ_SPECULATION")) for spec in workers.values()]
+    assert drafts == [(str(tmp_path / "small"), "draft")] * 2 + [(None, None)]
     shares = [float(spec.env["RYZ_KV_MEMORY_SHARE"]) for spec in workers.values()]
     assert shares == pytest.approx([0.2, 0.2, 0.2]), "all groups of all models read the same free memory"
     (gateway,) = [spec for spec in plan.specs if spec.name == "gateway"]
