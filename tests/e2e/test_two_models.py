@@ -117,6 +117,9 @@ def test_a_model_that_is_not_served_is_a_404_that_lists_both(http: httpx.Client)
         answer = http.post(path, json={"model": "third", **body})
         assert answer.status_code == 404, path
         assert "demo, noise" in answer.json()["error"]["message"], path
+    for answer in (http.get("/v1/models/third"), http.post("/v1/sessions", json={"model": "third"})):
+        assert answer.status_code == 404
+        assert "demo, noise" in answer.json()["error"]["message"]
 
 
 def test_an_alias_reaches_its_own_model_and_the_answer_has_the_real_name(http: httpx.Client) -> None:

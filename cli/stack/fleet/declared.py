@@ -71,7 +71,7 @@ class Declaration:
         names = dict[str, int]()
         for index, entry in self.entries.items():
             if entry.name in names:
-                other = self._told(names[entry.name], "name")
+                other = self._line_words(names[entry.name], "name")
                 remedy = (
                     "change one `name`" if self.file else "in a models file (`--models`) each has a `name`"
                 )
@@ -89,14 +89,14 @@ class Declaration:
                 if alias == entry.name:
                     yield index, alias, "is the model's own name: remove it"
                 elif alias in names:
-                    other = self._told(names[alias], "name")
+                    other = self._line_words(names[alias], "name")
                     yield index, alias, f"is the name of another model{other}: remove it, or change that name"
                 elif alias in taken:
-                    other = self._told(taken[alias], "aliases")
+                    other = self._line_words(taken[alias], "aliases")
                     yield index, alias, f"is one of {self.labels[taken[alias]]!r} already{other}: remove one"
                 elif "," in entry.name:
                     yield index, alias, f"needs a model's name without a comma, not {entry.name!r}"
                 taken.setdefault(alias, index)
 
-    def _told(self, index: int, name: str) -> str:
+    def _line_words(self, index: int, name: str) -> str:
         return f" (line {line_of(('models', index, name), self.lines)})" if self.file else ""

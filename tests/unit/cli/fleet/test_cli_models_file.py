@@ -138,6 +138,20 @@ aliases = ["twice", "twice"]
     assert others[3].startswith("32: fifth: `tool_format`: there is no form 'smoke'")
 
 
+def test_nothing_is_fetched_for_a_file_with_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RYZ_MODELS_DIR", str(tmp_path / "models"))
+    file = write(tmp_path, '[[models]]\nsource = "smollm2-135m"\n[[models]]\nsource = "nothing"\nx = 1\n')
+    options = UpOptions(models=file, kernels="plain")
+    with pytest.raises(
+        CommandError, match=r":2: smollm2-135m: The model smollm2-135m is not here yet"
+    ) as refused:
+        checked_models(options, declare(options, {}), pull=True)
+    assert "The models file has 3 mistakes" in str(refused.value)
+    assert not (tmp_path / "models").exists()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
