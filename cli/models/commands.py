@@ -12,6 +12,7 @@ import typer
 from cli.command_groups import command_group
 from cli.command_options import with_options
 from cli.models.convert.command import convert
+from cli.models.fleet_plan import plan
 
 app = command_group(
     "List, fetch, look at, convert and remove models. A NAME is one of the catalogue, or "
@@ -20,6 +21,7 @@ app = command_group(
 )
 
 app.command("convert")(convert)
+app.command("plan")(plan)
 ModelArgument = Annotated[str, typer.Argument(metavar="NAME", help="A model's name.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
@@ -144,7 +146,7 @@ def remove_model(
 
 
 def users_of(target: Path) -> list[int]:
-    """Return the ids of processes whose `RYZ_MODEL` is that file or directory.
+    """Return the ids of processes whose `RYZ_MODEL` or `RYZ_DRAFT_MODEL` is that file or directory.
 
     Processes of other users, and those of containers, are not seen.
     """
@@ -153,9 +155,10 @@ def users_of(target: Path) -> list[int]:
     found = list[int]()
     for process in psutil.process_iter():
         try:
-            model = process.environ().get("RYZ_MODEL", "")
+            environ = process.environ()
         except (psutil.Error, OSError):
             continue
-        if model and Path(model) == target.resolve():
+        models = (environ.get(variable, "") for variable in ("RYZ_MODEL", "RYZ_DRAFT_MODEL"))
+        if any(Path(model) == target.resolve() for model in models if model):
             found.append(process.pid)
     return sorted(found)

@@ -135,7 +135,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         return ModelFacts(**common, memory={}, refused=str(error))
     except InvalidRequest as refusal:
         return ModelFacts(**common, memory={}, refused=refusal.message)
-    machine = machine_facts(UpOptions(), config)
+    machine = machine_facts(UpOptions())
     size = measure_model(path, kernels=machine.kernels)
     memory: dict[str, dict[str, int]] = {
         precision: {
@@ -146,7 +146,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         for precision in SERVED
         if precision == "fp32" or not size.latent  # latent attention has no kernels
     }
-    flags, chosen = _choice(size, config.context_length, machine, given_sizing(UpOptions()))
+    flags, chosen = _choice(size, config.context_length, machine, given_sizing())
     return ModelFacts(
         **common,
         memory=memory,

@@ -1,10 +1,14 @@
-"""Chooses what the options of `ryz up` leave open: examines model and machine, and has `sizing.py` choose."""
+"""Chooses what is left open of a stack's models: examines models and machine, and has `sizing.py` choose."""
 
 import os
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cli.console import fail
+from cli.stack.fleet.declared import Declaration
+from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.plan_text import NamedNeeds, describe_plan, refuse_fleet
 from cli.stack.options import UpOptions
 from cli.stack.sizing import (
     MAX_RUNNING,
@@ -12,88 +16,169 @@ from cli.stack.sizing import (
     DoesNotFit,
     GivenSizing,
     MachineFacts,
+    ModelNeeds,
     Sizing,
     choose_sizing,
+    choose_sizings,
 )
-from cli.stack.sizing_text import (
-    describe_losses,
-    describe_short_cache,
-    describe_sizing,
-    refusal,
-    refuse_tiny_cache,
-)
+from cli.stack.sizing_text import describe_short_cache, refusal, refuse_tiny_cache
 from services.worker.engine.checkpoint.codes.sizes import mean_bytes
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
-from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native import build
 from services.worker.engine.precision import require_served, stored_precision
 from shared.host.cores_and_memory import available_bytes, total_bytes, usable_cores
 
+DOES_NOT_FIT = 1  # exit code for models of a file
 NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
 
 
-def settle_sizing(options: UpOptions) -> tuple[UpOptions, str]:
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What a stack runs.
+
+    Attributes:
+        models: With what they left open.
+        text: A line on each model that says what was chosen and why, one that says what was given up, and one
+            for a KV cache that holds less than the context; empty without a model.
+        redis_memory_share: What the stores may take of all memory.
+        needs: What was examined, by the model's name; empty for the null engine and on GPUs.
+        sizings: What was chosen, in the same order.
+    """
+
+    models: tuple[ServedModel, ...]
+    text: str
+    redis_memory_share: float
+    needs: Mapping[str, ModelNeeds] = field(default_factory=dict)
+    sizings: tuple[Sizing, ...] = ()
+
+
+def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: Declaration) -> Settled:
     """Fill in groups, ranks, threads, precision and KV room; on GPUs the workers settle the last two.
 
-    Returns:
-        The options, with a line that says what was chosen and why, one that says what was given up, and
-        one for a KV cache that holds less than the context; empty without a model.
+    Args:
+        declared: Gets what is wrong with single models; all of it is raised together.
 
     Raises:
-        CommandError: The model does not fit this machine, with the figures; or its KV cache fits no answer.
-        ModelError: It cannot be had in the precision that was chosen.
+        CommandError: The models do not fit this machine, with the figures; or one cannot be had as declared.
     """
-    if options.model is None or options.engine == "null":
-        groups, ranks = options.groups or NULL_GROUPS, options.tensor_parallel or NULL_RANKS
-        settled = replace(options, groups=groups, tensor_parallel=ranks)
-        return replace(settled, threads=options.threads or 1), ""
-    config = read_config(options.model)
-    context, tokens = config.context_length, options.kv_cache_tokens or 0
-    if problem := refuse_tiny_cache(tokens, context):
-        fail(problem, 2)
-    short = describe_short_cache(tokens, context)
-    if os.environ.get("RYZ_DEVICE") == "cuda":
-        settled, line = _settle_on_gpus(options)
-        return settled, "\n".join(filter(None, [line, short]))
-    machine = machine_facts(options, config)
-    size = measure_model(options.model, kernels=machine.kernels)
-    if options.precision != "auto":
-        require_served(options.precision, size.stored, str(options.model))
-    given = given_sizing(options)
+    if is_null(options, models):
+        settled = tuple(_settled_null(model) for model in models)
+        return Settled(settled, "", options.redis_memory_share)
+    machine = machine_facts(options)
+    named = examine(options, models, machine, declared)
+    declared.refuse_problems()
+    if on_gpus():
+        return _settle_on_gpus(options, models)
     try:
-        sizing = choose_sizing(size, context, machine, given)
+        sizings = choose_sizings([one.needs for one in named], machine)
     except DoesNotFit:
-        fail(refusal(size, context, machine, given), 2)
-    losses = describe_losses(sizing, size, context, machine, given)
-    lines = [describe_sizing(sizing, size, machine), losses, short]
-    return _with(options, sizing), "\n".join(filter(None, lines))
+        fail(refuse_fleet(named, machine), DOES_NOT_FIT)
+    return Settled(
+        models=tuple(_with(model, sizing) for model, sizing in zip(models, sizings, strict=True)),
+        text=describe_plan(named, sizings, machine),
+        redis_memory_share=_store_share(options, models, sizings[0].store_bytes),
+        needs={one.name: one.needs for one in named},
+        sizings=tuple(sizings),
+    )
 
 
-def _settle_on_gpus(options: UpOptions) -> tuple[UpOptions, str]:
+def is_null(options: UpOptions, models: Sequence[ServedModel]) -> bool:
+    """Whether nothing is computed."""
+    return options.engine == "null" or all(model.path is None for model in models)
+
+
+def on_gpus() -> bool:
+    """Whether ranks compute on GPUs."""
+    return os.environ.get("RYZ_DEVICE") == "cuda"
+
+
+def examine(
+    options: UpOptions, models: Sequence[ServedModel], machine: MachineFacts, declared: Declaration
+) -> list[NamedNeeds]:
+    """Return what each model needs; on GPUs the workers see that.
+
+    Notes which cannot be had as declared, or are too large even if they had the machine for themselves.
+    """
+    found = list[NamedNeeds]()
+    for model in models:
+        assert model.path is not None
+        entry, context = model.entry, read_config(model.path).context_length
+        if problem := refuse_tiny_cache(entry.kv_cache_tokens or 0, context):
+            declared.add_entry_problem(model.number, "kv_cache_tokens", problem)
+            continue
+        if entry.precision not in {"auto", "fp32"} and options.kernels == "plain":
+            text = f"precision {entry.precision} needs the compiled kernels: leave out one of the two"
+            declared.add_entry_problem(model.number, "precision", text)
+        if on_gpus():
+            continue
+        needs = _needs_of(model, machine)
+        found.append(NamedNeeds(model.name, needs))
+        try:
+            if entry.precision != "auto":
+                require_served(entry.precision, needs.size.stored, str(model.path))
+            choose_sizing(needs.size, context, machine, needs.given)
+        except ModelError as error:
+            declared.add_entry_problem(model.number, "precision", str(error))
+        except DoesNotFit:
+            text = refusal(needs.size, context, machine, needs.given)
+            declared.add_entry_problem(model.number, "source", text, DOES_NOT_FIT if declared.file else 2)
+    return found
+
+
+def _settled_null(model: ServedModel) -> ServedModel:
+    entry = model.entry
+    groups, ranks = entry.groups or NULL_GROUPS, entry.tensor_parallel or NULL_RANKS
+    return model.with_values(groups=groups, tensor_parallel=ranks, threads=entry.threads or 1)
+
+
+def _settle_on_gpus(options: UpOptions, models: Sequence[ServedModel]) -> Settled:
     """One group, since two would take the same GPUs; each worker sees itself what fits there."""
-    groups, ranks = options.groups or 1, options.tensor_parallel or 1
-    threads = options.threads or max(1, usable_cores() // (groups * ranks))
-    tokens = options.kv_cache_tokens or 0
-    settled = replace(options, groups=groups, tensor_parallel=ranks, threads=threads, kv_cache_tokens=tokens)
+    if len(models) > 1:
+        fail(
+            "Several models on GPUs: the groups of each would take GPU 0 and up. Start a stack for each "
+            "model, with a `CUDA_VISIBLE_DEVICES` of its own, on one broker (`--nats-url`, `--redis-url`).",
+            2,
+        )
+    (model,) = models
+    assert model.path is not None
+    entry = model.entry
+    groups, ranks = entry.groups or 1, entry.tensor_parallel or 1
+    threads = entry.threads or max(1, usable_cores() // (groups * ranks))
+    tokens = entry.kv_cache_tokens or 0
+    settled = model.with_values(groups=groups, tensor_parallel=ranks, threads=threads, kv_cache_tokens=tokens)
     room = f"KV for {tokens:,} tokens" if tokens else "KV in a share of what is free there"
     text = f"On GPUs: groups {groups}, ranks of each {ranks}, a GPU for each rank; {room}."
-    if groups == 1 and not options.groups:
+    if groups == 1 and not entry.groups:
         text += "\nOne group only: running streams end if it fails. With GPUs for another one: `--groups 2`."
-    return settled, text
+    short = describe_short_cache(tokens, read_config(model.path).context_length)
+    return Settled((settled,), "\n".join(filter(None, [text, short])), options.redis_memory_share)
 
 
-def given_sizing(options: UpOptions) -> GivenSizing:
-    """Return what options and the settings of the workers say."""
-    return GivenSizing(
-        groups=options.groups,
-        tensor_parallel=options.tensor_parallel,
-        threads=options.threads,
-        precision=options.precision,
-        kv_cache_tokens=options.kv_cache_tokens or 0,
+def _needs_of(model: ServedModel, machine: MachineFacts) -> ModelNeeds:
+    """Examine a model's files, and take what its entry says."""
+    assert model.path is not None
+    size = measure_model(model.path, kernels=machine.kernels)
+    return ModelNeeds(size, read_config(model.path).context_length, given_sizing(model.entry))
+
+
+def given_sizing(entry: ModelEntry | None = None) -> GivenSizing:
+    """Return what an entry and the settings of the workers say."""
+    steps = GivenSizing(
         token_budget=_setting("RYZ_TOKEN_BUDGET", TOKEN_BUDGET),
         max_running=_setting("RYZ_MAX_RUNNING", MAX_RUNNING),
+    )
+    if entry is None:
+        return steps
+    return replace(
+        steps,
+        groups=entry.groups,
+        tensor_parallel=entry.tensor_parallel,
+        threads=entry.threads,
+        precision=entry.precision,
+        kv_cache_tokens=entry.kv_cache_tokens or 0,
     )
 
 
@@ -105,7 +190,8 @@ def measure_model(path: Path, *, kernels: bool = True) -> ModelSize:
     Raises:
         ModelError: It cannot be served.
     """
-    size = model_size(read_config(path))
+    config = read_config(path)
+    size, kernels = model_size(config), kernels and not config.latent
     tensors = stored_tensors(path).values()
     files = [path] if path.is_file() else [*path.glob("*.safetensors")]
     each = sum(file.stat().st_size for file in files) / max(1, size.parameters)
@@ -116,11 +202,10 @@ def measure_model(path: Path, *, kernels: bool = True) -> ModelSize:
     )
 
 
-def machine_facts(options: UpOptions, config: ModelConfig | None = None) -> MachineFacts:
-    """Look at this machine, and at whether it has kernels for the model."""
+def machine_facts(options: UpOptions) -> MachineFacts:
+    """Look at this machine."""
     stores = 0 if options.redis_url else int(total_bytes() * options.redis_memory_share)
     kernels = options.kernels != "plain" and any(build.find(target) for target in build.targets()[:1])
-    kernels = kernels and not (config is not None and config.latent)
     return MachineFacts(usable_cores(), available_bytes(), kernels, stores)
 
 
@@ -130,17 +215,20 @@ def _setting(name: str, default: int) -> int:
     return int(value) if value.isdecimal() and 0 < int(value) < 2**20 else default
 
 
-def _with(options: UpOptions, sizing: Sizing) -> UpOptions:
-    stores = sizing.store_bytes
-    if options.kv_cache_tokens == 0:  # given: the workers take a share of the free memory, known only then
+def _store_share(options: UpOptions, models: Sequence[ServedModel], stores: int) -> float:
+    """What the stores may take of all memory."""
+    if any(model.entry.kv_cache_tokens == 0 for model in models):
+        # these workers take a share of the free memory, which is known only then
         stores = min(stores, available_bytes() // 4)
-    return replace(
-        options,
+    return stores / total_bytes() if stores else options.redis_memory_share
+
+
+def _with(model: ServedModel, sizing: Sizing) -> ServedModel:
+    return model.with_values(
         groups=sizing.groups,
         tensor_parallel=sizing.tensor_parallel,
         threads=sizing.threads,
         precision=sizing.precision,
         # 0 was given: the worker takes a share of the free memory
-        kv_cache_tokens=0 if options.kv_cache_tokens == 0 else sizing.kv_cache_tokens,
-        redis_memory_share=stores / total_bytes() if stores else options.redis_memory_share,
+        kv_cache_tokens=0 if model.entry.kv_cache_tokens == 0 else sizing.kv_cache_tokens,
     )

@@ -77,10 +77,20 @@ def _check_config(directory: Path, tensor_parallel: int) -> None:
             TensorTable(directory, stored_tensors(directory)).check(config)
     except ModelError as error:
         fail(f"This model cannot be served: {error}.", 2)
+    if problem := refuse_split(directory, tensor_parallel):
+        fail(f"`--tensor-parallel {tensor_parallel}` does not suit {directory}: {problem}.", 2)
+
+
+def refuse_split(model: Path, tensor_parallel: int) -> str:
+    """Return why so many ranks cannot share a model; empty if they can."""
+    from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415 (quick `--help`)
+    from services.worker.engine.config.read_config import read_config  # noqa: PLC0415
+
     try:
-        config.check_split(tensor_parallel)
+        read_config(model).check_split(tensor_parallel)
     except ModelError as error:
-        fail(f"`--tensor-parallel {tensor_parallel}` does not suit {directory}: {error}.", 2)
+        return str(error)
+    return ""
 
 
 def demo_model() -> Path:

@@ -1,6 +1,6 @@
 """The options of `ryz up`, each declared once."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -20,19 +20,30 @@ StateDirOption = Annotated[Path, Option(help="Where the stack keeps its state an
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpOptions:
-    """The options of a start, first as they were given, then settled: paths absolute, names and model found.
+    """The options of a start, first as they were given, then settled: paths absolute, names found.
 
-    Port 0 stands for a free one. `stack` begins the names of groups.
+    Port 0 stands for a free one. `stack` begins the names of groups. What they say of models is settled in
+    `ServedModel`.
     """
 
     model: Annotated[
-        Path | None,
+        list[Path],
         Option(
             help="A name of the catalogue (`ryz models list`), hf:OWNER/NAME, a Hugging Face directory or a "
-            "GGUF file.  [default: smollm2-135m, or the demo model without a network]",
-            envvar="RYZ_MODEL",
+            "GGUF file; given several times, all are served. RYZ_MODEL names one.  [default: smollm2-135m, "
+            "or the demo model without a network]",
             metavar="NAME|PATH",
             parser=as_given,
+            show_default=False,
+        ),
+    ] = field(default_factory=list)
+    models: Annotated[
+        Path | None,
+        Option(
+            help="A file that says which models are served, and how each (docs/models.md). `ryz models plan` "
+            "shows what would run.",
+            metavar="FILE",
+            show_default=False,
         ),
     ] = None
     draft_model: Annotated[

@@ -1,6 +1,6 @@
 """Asks services over HTTP whether they are ready, on connections that are kept."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import httpx
 
@@ -23,8 +23,8 @@ class Probes:
         """Return a probe of a service's admin endpoint."""
         return lambda: self._is_ok(f"http://127.0.0.1:{port}/ready")
 
-    def gateway(self, url: str, model: str, key: str) -> Probe:
-        """Return a probe of the gateway and of the whole path: it is ready and lists the model.
+    def gateway(self, url: str, models: Sequence[str], key: str) -> Probe:
+        """Return a probe of the gateway and of the whole path: it is ready and lists all these models.
 
         Args:
             key: The gateway's `RYZ_PROBE_KEY`, good for this list only. A caller's key must not be sent:
@@ -33,7 +33,7 @@ class Probes:
         headers = {"Authorization": f"Bearer {key}"}
 
         async def probe() -> bool:
-            return await self._is_ok(f"{url}/ready") and await self._lists(f"{url}/v1/models", model, headers)
+            return await self._is_ok(f"{url}/ready") and await self._list(f"{url}/v1/models", models, headers)
 
         return probe
 
@@ -43,10 +43,10 @@ class Probes:
         except httpx.TransportError:
             return False
 
-    async def _lists(self, url: str, model: str, headers: dict[str, str]) -> bool:
+    async def _list(self, url: str, models: Sequence[str], headers: dict[str, str]) -> bool:
         try:
             answer = await self._client.get(url, headers=headers)
             listed = answer.json()["data"] if answer.is_success else []
         except (httpx.TransportError, ValueError, KeyError):
             return False
-        return any(entry.get("id") == model for entry in listed)
+        return {entry.get("id") for entry in listed} >= set(models)

@@ -6,7 +6,7 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ class ServiceSpec:
         env: Variables beside those of the supervisor.
         module: What `command` runs, whose `main` a fork server calls; empty: it cannot be forked.
         forked_from: The fork server that has imported `module`.
+        model: The name of the model that it serves; empty: none.
         listens_at: Address and port of the socket that the supervisor opens and the service accepts from.
             While the service is started again, new connections wait there instead of being refused.
     """
@@ -46,6 +47,7 @@ class ServiceSpec:
     listens_at: tuple[str, int] | None = None
     module: str = ""
     forked_from: str = ""
+    model: str = ""
 
 
 class ServiceProcess:
@@ -152,12 +154,6 @@ class ServiceProcess:
             except OSError:  # the disk is full, so the old lines are lost
                 older.unlink(missing_ok=True)
             os.truncate(self.log, 0)
-
-
-def common_variables(server: str, specs: Sequence[ServiceSpec]) -> dict[str, str]:
-    """Return the variables that all services of a fork server have with the same value."""
-    first, *others = [spec.env for spec in specs if spec.forked_from == server] or [{}]
-    return {name: value for name, value in first.items() if all(env.get(name) == value for env in others)}
 
 
 def explain_exit(code: int) -> str:

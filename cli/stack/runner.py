@@ -5,16 +5,19 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
+from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.host.kv_pool import shared_kv_pool
 from cli.stack.host.ports import held_ports, listening_port
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, remove_empty, write_private
 from cli.stack.options import UpOptions
 from cli.stack.plan import FILES, STREAMS, plan_stack
 from cli.stack.probes import Probes
+from cli.stack.sizing_text import count_words
 from cli.stack.stack import Stack
 from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_time, state_dir_words
 from shared.address import redact
@@ -23,7 +26,7 @@ from shared.host.cores_and_memory import total_bytes
 POLL_S = 0.05
 
 
-def run_here(options: UpOptions, closing: str = "") -> None:
+def run_here(options: UpOptions, models: Sequence[ServedModel], closing: str = "") -> None:
     """Run the stack until Ctrl-C or SIGTERM.
 
     Args:
@@ -32,10 +35,10 @@ def run_here(options: UpOptions, closing: str = "") -> None:
     Raises:
         CommandError: It cannot start, or cannot go on.
     """
-    asyncio.run(_run(options, StateDir(options.state_dir), closing))
+    asyncio.run(_run(options, models, StateDir(options.state_dir), closing))
 
 
-def run_detached(options: UpOptions, closing: str = "") -> None:
+def run_detached(options: UpOptions, models: Sequence[ServedModel], closing: str = "") -> None:
     """Start the stack in a process of its own, which writes to a log file, and return when it is ready."""
     state_dir = StateDir(options.state_dir)
     state_dir.make()
@@ -45,26 +48,26 @@ def run_detached(options: UpOptions, closing: str = "") -> None:
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:
         _leave_terminal(log)
-        asyncio.run(_run(options, state_dir, closing))
+        asyncio.run(_run(options, models, state_dir, closing))
         return
     state = _await_ready(state_dir, pid)
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
-    announce(options, state)
+    announce(options, models, state)
     for line in (f"`{called_as()} down{state_dir_words(options.state_dir)}` ends it.", closing):
         out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
 
-async def _run(options: UpOptions, state_dir: StateDir, closing: str) -> None:
+async def _run(options: UpOptions, models: Sequence[ServedModel], state_dir: StateDir, closing: str) -> None:
     if not state_dir.acquire():
         fail(f"Another `ryz up` is just starting or ending in {state_dir.path}; try again in a moment.")
     state_dir.put_logs_aside()
     probes, ports, files, made = Probes(), ExitStack(), list[Path](), dict[Path, list[Path]]()
     pool = ExitStack()
     try:
-        groups = 0 if options.engine == "null" else options.groups
+        groups = 0 if options.engine == "null" else sum(model.entry.groups for model in models)
         kv_pool = pool.enter_context(shared_kv_pool(groups, os.environ, total_bytes()))
-        plan = plan_stack(options, probes, os.environ, kv_pool)
+        plan = plan_stack(options, models, probes, os.environ, kv_pool)
         ports.enter_context(held_ports(plan.http_addresses))
         addresses = [spec.listens_at for spec in plan.specs if spec.listens_at is not None]
         listeners = {address: ports.enter_context(listening_port(*address)) for address in addresses}
@@ -77,7 +80,8 @@ async def _run(options: UpOptions, state_dir: StateDir, closing: str) -> None:
             nats_url=plan.nats_url,
             redis_url=plan.redis_url,
             kv_redis_url=plan.kv_redis_url,
-            model=options.model_name,
+            model=models[0].name,
+            models=[model.name for model in models],
             nats_urls=dict(plan.nats_urls),
         )
         files.extend(plan.files)
@@ -97,7 +101,7 @@ async def _run(options: UpOptions, state_dir: StateDir, closing: str) -> None:
             with live:  # the table of the start; later notes are lines
                 ready = await stack.start(options.start_timeout_s)
             if ready:
-                announce(options, state)
+                announce(options, models, state)
                 if closing:
                     out.print(closing, markup=False, soft_wrap=True)
                 await stack.supervise()
@@ -173,23 +177,19 @@ def _await_ready(state_dir: StateDir, pid: int) -> StackState | None:
     return None
 
 
-def announce(options: UpOptions, state: StackState) -> None:
+def announce(options: UpOptions, models: Sequence[ServedModel], state: StackState) -> None:
     """Print where the stack is reached, and what to try next."""
-    body = (
-        f'{{"model": "{state.model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
-    )
     # The password of our own broker's user for services outside is shown on a terminal only, since a file or
     # a log would keep it. That of a given broker is never shown.
     on_terminal = state.nats_urls and sys.stdout.isatty()
     broker = state.nats_url if on_terminal else redact(state.nats_url)
-    key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
     grpc = f"gRPC {state.grpc_address}, " if state.grpc_address else ""
+    served = "; ".join(f"model {model.name}, {describe_groups(options, model.entry)}" for model in models)
     lines = [
         "",
-        f"Ready: {state.url}  ({grpc}model {state.model}, {describe_groups(options)}, "
-        f"broker {broker}, logs in {options.state_dir / 'logs'})",
+        f"Ready: {state.url}  ({grpc}{served}, broker {broker}, logs in {options.state_dir / 'logs'})",
         "",
-        f"curl -N {state.url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'",
+        *(_curl_line(state.url, model.name) for model in models),
         "",
         f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
         f"{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
@@ -198,12 +198,18 @@ def announce(options: UpOptions, state: StackState) -> None:
         out.print(line, markup=False, soft_wrap=True)
 
 
-def describe_groups(options: UpOptions) -> str:
-    """Return how many groups of which kind, in words."""
-    groups = f"{options.groups} group{'' if options.groups == 1 else 's'}"
+def _curl_line(url: str, model: str) -> str:
+    body = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+    key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
+    return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"
+
+
+def describe_groups(options: UpOptions, entry: ModelEntry) -> str:
+    """Return how many groups of which kind a model has, in words."""
+    groups = count_words(entry.groups, "group")
     if options.engine == "null":
         return f"{groups} of the null engine"
-    return f"{groups} of {options.tensor_parallel} rank{'' if options.tensor_parallel == 1 else 's'}"
+    return f"{groups} of {count_words(entry.tensor_parallel, 'rank')}"
 
 
 def in_foreground(state: StackState) -> bool:

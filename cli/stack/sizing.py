@@ -1,11 +1,14 @@
-"""Chooses groups, ranks, threads, precision, KV room and the stores' bound for a model on this machine.
+"""Chooses groups, ranks, threads, precision, KV room and the stores' bound for models on this machine.
 
 Pure. Weights are held once by each group. Everything may grow to its bound at the same time: the full KV of
 all groups and both stores fit beside each other, so that no rank is killed for want of memory. What does not
 fit is refused; `sizing_text.py` says why, and what to do.
 """
 
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from services.worker.engine.checkpoint.model_size import ModelSize
 from services.worker.engine.precision import automatic_precision
@@ -107,64 +110,153 @@ class Sizing:
     store_bytes: int = 0
 
 
-def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing) -> Sizing:
-    """Choose what is open.
+@dataclass(frozen=True, slots=True)
+class ModelNeeds:
+    """What the choice for one model depends on, beside the machine.
 
-    Two groups of one rank, the cores shared among them; the precision of the files, if kernels have it. One
-    group only if two do not fit with the least KV. Of the memory that is left after weights and processes
-    the stores get a quarter, KV caches as much as they want of the rest, and the stores what these leave.
-
-    Args:
+    Attributes:
         context: The model's context length, in tokens.
+    """
+
+    size: ModelSize
+    context: int
+    given: GivenSizing
+
+
+def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing) -> Sizing:
+    """Choose what is open for a model that has the machine for itself; see `choose_sizings`.
 
     Raises:
         DoesNotFit: Not even the smallest choice fits.
     """
-    for groups in [given.groups] if given.groups else range(GROUPS, 0, -1):
-        sizing = sizing_of(size, context, machine, given, groups)
-        if sizing is not None:
-            return sizing
-    raise DoesNotFit
+    return choose_sizings([ModelNeeds(size, context, given)], machine)[0]
 
 
 def sizing_of(
     size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing, groups: int
 ) -> Sizing | None:
-    """Choose for so many groups; None if they do not fit."""
-    precision = chosen_precision(size, machine, given)
-    rest = machine.room_bytes - groups * group_bytes(size, precision)
-    least = least_tokens(context, given)
+    """Choose for so many groups of a model that has the machine for itself; None if they do not fit."""
+    sizings = sizings_of([ModelNeeds(size, context, given)], machine, [groups])
+    return sizings[0] if sizings else None
+
+
+def choose_sizings(models: Sequence[ModelNeeds], machine: MachineFacts) -> list[Sizing]:
+    """Choose what is open, for all models of a stack together.
+
+    Two groups of one rank for each model, the cores shared among all; the precision of the files, if kernels
+    have it. Of the memory that is left after weights and processes the stores get a quarter, KV caches as
+    much as they want of the rest, and the stores what these leave.
+
+    Models give up their second groups one after another: where several models have more ranks than there
+    are cores, the last one first; where memory is short, the one whose group takes most.
+
+    Raises:
+        DoesNotFit: Not even the smallest choice fits.
+    """
+    counts = groups_for_cores(models, machine.cores)
+    while True:
+        sizings = sizings_of(models, machine, counts)
+        if sizings is not None:
+            return sizings
+        open_ones = [n for n, model in enumerate(models) if counts[n] > 1 and not model.given.groups]
+        if not open_ones:
+            raise DoesNotFit
+        largest = max(open_ones, key=lambda n: _group_bytes(models[n], machine))
+        counts[largest] -= 1
+
+
+def groups_for_cores(models: Sequence[ModelNeeds], cores: int) -> list[int]:
+    """Return how many groups each model gets if memory allows."""
+    counts = [model.given.groups or GROUPS for model in models]
+    if len(models) == 1:
+        return counts
+    for number in reversed(range(len(models))):
+        ranks = sum(
+            count * (model.given.tensor_parallel or 1) for count, model in zip(counts, models, strict=True)
+        )
+        if ranks > cores and not models[number].given.groups:
+            counts[number] = 1
+    return counts
+
+
+def sizings_of(
+    models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int]
+) -> list[Sizing] | None:
+    """Choose for so many groups of each model; None if they do not fit."""
+    rest = machine.room_bytes - sum(
+        count * _group_bytes(model, machine) for model, count in zip(models, groups, strict=True)
+    )
     wanted = int(min(machine.store_bytes * STORE_OVERHEAD, max(0, rest) * STORE_PART))
     for stores in (max(machine.least_store_bytes, wanted), machine.least_store_bytes):
-        tokens = given.kv_cache_tokens or min(
-            KV_TOKENS, size.fitting_tokens((rest - stores) // groups, precision, *given.steps)
+        tokens = kv_tokens(models, machine, groups, rest - stores)
+        caches = [_cache_bytes(model, machine, each) for model, each in zip(models, tokens, strict=True)]
+        taken = sum(count * cache for count, cache in zip(groups, caches, strict=True))
+        enough = all(
+            each >= least_tokens(model.context, model.given)
+            for model, each in zip(models, tokens, strict=True)
         )
-        pools = size.pools(tokens, *given.steps)
-        caches = groups * size.cache_bytes(pools, precision)
-        if tokens >= least and caches + stores <= rest:
-            ranks = given.tensor_parallel or 1
-            return Sizing(
-                groups=groups,
-                tensor_parallel=ranks,
-                threads=given.threads or max(1, machine.cores // (groups * ranks)),
-                precision=precision,
-                kv_cache_tokens=tokens,
-                needed_bytes=groups * group_bytes(size, precision) + caches,
-                sliding_tokens=pools.num_sliding * BLOCK_SIZE,
-                store_bytes=min(machine.store_bytes, int((rest - caches) / STORE_OVERHEAD)),
-            )
+        if enough and taken + stores <= rest:
+            ranks = [model.given.tensor_parallel or 1 for model in models]
+            threads = max(1, machine.cores // sum(map(prod, zip(groups, ranks, strict=True))))
+            store_bytes = min(machine.store_bytes, int((rest - taken) / STORE_OVERHEAD))
+            return [
+                Sizing(
+                    groups=groups[n],
+                    tensor_parallel=ranks[n],
+                    threads=model.given.threads or threads,
+                    precision=chosen_precision(model.size, machine, model.given),
+                    kv_cache_tokens=tokens[n],
+                    needed_bytes=groups[n] * (_group_bytes(model, machine) + caches[n]),
+                    sliding_tokens=model.size.pools(tokens[n], *model.given.steps).num_sliding * BLOCK_SIZE,
+                    store_bytes=store_bytes,
+                )
+                for n, model in enumerate(models)
+            ]
     return None
 
 
-def missing_bytes(
-    size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing, groups: int
-) -> int:
-    """Free memory that so many groups lack, with the least KV."""
-    precision = chosen_precision(size, machine, given)
-    tokens = given.kv_cache_tokens or least_tokens(context, given)
-    cache = size.cache_bytes(size.pools(tokens, *given.steps), precision)
-    needed = groups * (group_bytes(size, precision) + cache) + machine.least_store_bytes
-    return max(0, needed + machine.reserve_bytes - machine.free_bytes)
+def kv_tokens(
+    models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int], room: int
+) -> list[int]:
+    """Divide memory into KV caches, in tokens of a group of each model.
+
+    All groups get the same bytes, but none more than it wants, and none less than the fewest tokens with
+    which it is useful.
+    """
+    precisions = [chosen_precision(model.size, machine, model.given) for model in models]
+    most = [_cache_bytes(model, machine, model.given.kv_cache_tokens or KV_TOKENS) for model in models]
+    least = [
+        _cache_bytes(model, machine, model.given.kv_cache_tokens or least_tokens(model.context, model.given))
+        for model in models
+    ]
+
+    def shares(level: int) -> list[int]:
+        return [min(max(level, low), high) for low, high in zip(least, most, strict=True)]
+
+    def taken(level: int) -> int:
+        return sum(count * share for count, share in zip(groups, shares(level), strict=True))
+
+    level = bisect_right(range(max(most) + 1), max(0, room), key=taken) - 1
+    return [
+        model.given.kv_cache_tokens
+        or min(KV_TOKENS, model.size.fitting_tokens(share, precision, *model.given.steps))
+        for model, precision, share in zip(models, precisions, shares(level), strict=True)
+    ]
+
+
+def missing_bytes(models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int]) -> int:
+    """Free memory that so many groups of each model lack, with the least KV."""
+    needed = sum(
+        count * (_group_bytes(model, machine) + least_cache_bytes(model, machine))
+        for model, count in zip(models, groups, strict=True)
+    )
+    return max(0, needed + machine.least_store_bytes + machine.reserve_bytes - machine.free_bytes)
+
+
+def least_cache_bytes(model: ModelNeeds, machine: MachineFacts) -> int:
+    """Memory of the KV cache that a group needs in any case."""
+    tokens = model.given.kv_cache_tokens or least_tokens(model.context, model.given)
+    return _cache_bytes(model, machine, tokens)
 
 
 def least_tokens(context: int, given: GivenSizing) -> int:
@@ -178,8 +270,23 @@ def group_bytes(size: ModelSize, precision: Precision) -> int:
     return GROUP_BYTES + size.weight_bytes(precision)
 
 
+def _group_bytes(model: ModelNeeds, machine: MachineFacts) -> int:
+    return group_bytes(model.size, chosen_precision(model.size, machine, model.given))
+
+
+def _cache_bytes(model: ModelNeeds, machine: MachineFacts, tokens: int) -> int:
+    """Memory of a KV cache of so many tokens."""
+    pools = model.size.pools(tokens, *model.given.steps)
+    return model.size.cache_bytes(pools, chosen_precision(model.size, machine, model.given))
+
+
 def chosen_precision(size: ModelSize, machine: MachineFacts, given: GivenSizing) -> Precision:
     """The precision that was asked for, or what `auto` stands for."""
     if given.precision == "auto":
-        return automatic_precision(size.stored, kernels=machine.kernels)
+        return automatic_precision(size.stored, kernels=has_kernels(size, machine))
     return given.precision
+
+
+def has_kernels(size: ModelSize, machine: MachineFacts) -> bool:
+    """Whether compiled kernels compute this model here: there are none for latent attention."""
+    return machine.kernels and not size.latent

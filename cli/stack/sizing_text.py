@@ -11,9 +11,11 @@ from cli.stack.sizing import (
     LEAST_GIVEN_TOKENS,
     GivenSizing,
     MachineFacts,
+    ModelNeeds,
     Sizing,
     chosen_precision,
     group_bytes,
+    has_kernels,
     least_tokens,
     missing_bytes,
     sizing_of,
@@ -26,23 +28,30 @@ _WORDS = {"bf16": "bf16 weights", "int8": "8-bit weights", "codes": "weights as 
 
 def describe_sizing(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> str:
     """Say in one line what was chosen, and why."""
+    stores = f" and {size_words(sizing.store_bytes)} for the stores" if sizing.store_bytes else ""
+    return (
+        f"{size.parameters / 1e6:.0f} M parameters on {count_words(machine.cores, 'core')}, "
+        f"{size_words(machine.free_bytes)} free: {describe_groups_of(sizing, size, machine)}{stores}."
+    )
+
+
+def describe_groups_of(sizing: Sizing, size: ModelSize, machine: MachineFacts) -> str:
+    """Say what the groups of a model are, and what memory they take."""
     kv = "fp16" if sizing.precision in HALF_KV else "fp32"
     weights = f"{_stored(size)} weights" if sizing.precision == "fp32" else _WORDS[sizing.precision]
     precision = f"{weights}, {kv} KV (precision {sizing.precision})"
-    why = "" if machine.kernels else " (no compiled kernels here)"
+    why = "" if has_kernels(size, machine) else " (no compiled kernels here)"
     groups = (
         "two groups, so that streams survive one"
         if sizing.groups == GROUPS
-        else _count(sizing.groups, "group")
+        else count_words(sizing.groups, "group")
     )
     sliding = f" ({sizing.sliding_tokens:,} in layers with a sliding window)" if sizing.sliding_tokens else ""
-    shape = f"{_count(sizing.tensor_parallel, 'rank')} of {_count(sizing.threads, 'thread')}"
-    stores = f" and {_size(sizing.store_bytes)} for the stores" if sizing.store_bytes else ""
+    shape = f"{count_words(sizing.tensor_parallel, 'rank')} of {count_words(sizing.threads, 'thread')}"
     return (
-        f"{size.parameters / 1e6:.0f} M parameters on {_count(machine.cores, 'core')}, "
-        f"{_size(machine.free_bytes)} free: {groups}, each {shape}; {precision}{why}; "
+        f"{groups}, each {shape}; {precision}{why}; "
         f"KV for {sizing.kv_cache_tokens:,} tokens a group{sliding}; "
-        f"at most {_size(sizing.needed_bytes)} of memory for the groups{stores}."
+        f"at most {size_words(sizing.needed_bytes)} of memory for the groups"
     )
 
 
@@ -108,15 +117,15 @@ def refusal(size: ModelSize, context: int, machine: MachineFacts, given: GivenSi
     tokens = tokens or least_tokens(context, given)
     weights = size.weight_bytes(precision)
     kv = size.cache_bytes(size.pools(tokens, *given.steps), precision)
-    what = _count(groups, "group").capitalize()
+    what = count_words(groups, "group").capitalize()
     each = " each" if groups > 1 else ""
-    stores = f" and the stores {_size(machine.least_store_bytes)}" if machine.least_store_bytes else ""
+    stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
         "The model does not fit into the memory that is free. "
-        f"{what} would need {_size(groups * (GROUP_BYTES + weights + kv))}:{each} {_size(weights)} for "
-        f"weights, {_size(kv)} for KV of {tokens:,} tokens and {_size(GROUP_BYTES)} for processes. Free are "
-        f"{_size(machine.free_bytes)}, of which the other services need {_size(machine.reserve_bytes)}"
-        f"{stores}. "
+        f"{what} would need {size_words(groups * (GROUP_BYTES + weights + kv))}:{each} "
+        f"{size_words(weights)} for weights, {size_words(kv)} for KV of {tokens:,} tokens and "
+        f"{size_words(GROUP_BYTES)} for processes. Free are {size_words(machine.free_bytes)}, of which the "
+        f"other services need {size_words(machine.reserve_bytes)}{stores}. "
         f"What helps: {' or '.join(_remedies(size, context, machine, given, groups))}."
     )
 
@@ -130,7 +139,11 @@ def _remedies(
         return sizing_of(size, context, machine, changed, groups) is not None
 
     precision = chosen_precision(size, machine, given)
-    if precision in {"fp32", "bf16"} and machine.kernels and fits(replace(given, precision="int8")):
+    if (
+        precision in {"fp32", "bf16"}
+        and has_kernels(size, machine)
+        and fits(replace(given, precision="int8"))
+    ):
         yield "`--precision int8`"
     fewer = next((count for count in range(given.groups - 1, 0, -1) if fits(given, count)), 0)
     if fewer:
@@ -142,7 +155,8 @@ def _remedies(
             yield f"RYZ_KV_CACHE_TOKENS of {tokens:,} or less"
     if machine.store_bytes and sizing_of(size, context, replace(machine, store_bytes=0), given, groups):
         yield "`--redis-url` with a Redis of another machine"
-    yield f"{_size(missing_bytes(size, context, machine, given, groups))} more free memory"
+    missing = missing_bytes([ModelNeeds(size, context, given)], machine, [groups])
+    yield f"{size_words(missing)} more free memory"
     yield "a smaller model"
 
 
@@ -150,9 +164,11 @@ def _stored(size: ModelSize) -> str:
     return "fp32" if size.stored_bytes == 4 else "16-bit"
 
 
-def _count(count: int, what: str) -> str:
+def count_words(count: int, what: str) -> str:
+    """Return a number with its noun, which takes an s."""
     return f"{count} {what}{'' if count == 1 else 's'}"
 
 
-def _size(count: int) -> str:
+def size_words(count: int) -> str:
+    """Return bytes in GiB, or in MiB rounded up."""
     return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{ceil(count / 2**20)} MiB"

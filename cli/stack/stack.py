@@ -13,7 +13,7 @@ from typing import Any
 
 from cli.console import CommandError, StartReport
 from cli.stack.forking.servers import ForkServers
-from cli.stack.process import ServiceProcess, ServiceSpec, common_variables, explain_exit
+from cli.stack.process import ServiceProcess, ServiceSpec, explain_exit
 from cli.stack.restarts import RestartPolicy
 from cli.stack.state import ServiceState, StackState, StateDir, log_tail
 from shared.host.oom_kills import oom_kills
@@ -48,9 +48,7 @@ class Stack:
         self._state = state
         self._report = report
         self._listeners = listeners
-        self._forks = ForkServers(
-            imports, {name: common_variables(name, specs) for name in imports}, state_dir.log, report.note
-        )
+        self._forks = ForkServers(imports, state_dir.log, report.note)
         self._children = [
             ServiceProcess(
                 spec, state_dir.log(spec.name), listeners.get(spec.listens_at or ("", 0)), self._forks
@@ -58,7 +56,7 @@ class Stack:
             for spec in specs
         ]
         self._forks.collect_others(lambda: {child.pid for child in self._children})
-        self._entries = {spec.name: ServiceState(spec.name) for spec in specs}
+        self._entries = {spec.name: ServiceState(spec.name, model=spec.model) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
         self._ready_at: dict[str, float] = {}
         self._stop = asyncio.Event()

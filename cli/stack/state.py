@@ -26,12 +26,17 @@ CLOCK_SLACK_S = 2.0  # start times are computed from the boot time, which moves 
 
 @dataclass(slots=True)
 class ServiceState:
-    """One process of the stack."""
+    """One process of the stack.
+
+    Attributes:
+        model: The name of the model that it serves; empty: none.
+    """
 
     name: str
     pid: int = 0
     ready: bool = False
     restarts: int = 0
+    model: str = ""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,7 @@ class StackState:
     """A stack as its supervisor sees it.
 
     Attributes:
+        model: The first of `models`.
         nats_url: The broker for callers outside.
         nats_urls: Our own broker by user.
         grpc_address: Where the gateway is reached by gRPC; empty: nowhere.
@@ -57,6 +63,7 @@ class StackState:
     stop_s: float = 0.0
     kv_redis_url: str = ""
     grpc_address: str = ""
+    models: list[str] = field(default_factory=list)
 
     def broker(self, user: str) -> str:
         """Return the broker's URL for a user; a given broker has one URL for all."""

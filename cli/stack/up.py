@@ -18,7 +18,8 @@ def up(options: UpOptions) -> None:
     """Start the whole stack on this machine and keep it running.
 
     Without `--model` it serves smollm2-135m, which it fetches once (98 MB); without a network it serves the
-    demo model. What no option says is chosen for model and machine, and printed.
+    demo model. Several `--model`, or a models file (`--models`), are served together. What no option says is
+    chosen for models and machine, and printed.
 
     Broker, session store, router, worker groups and gateway run as processes of this command; one that dies
     is started again. Ctrl-C ends everything: running requests have 2.5 s to finish, or RYZ_DRAIN_TIMEOUT_S;
@@ -31,6 +32,8 @@ def up(options: UpOptions) -> None:
     from cli.console import out  # noqa: PLC0415
     from cli.stack import runner  # noqa: PLC0415
     from cli.stack.default_model import default_model  # noqa: PLC0415
+    from cli.stack.fleet.check import checked_models  # noqa: PLC0415
+    from cli.stack.fleet.declare import declare  # noqa: PLC0415
     from cli.stack.host.private import OWN_UMASK  # noqa: PLC0415
     from cli.stack.host.reachability import refuse_open_network  # noqa: PLC0415
     from cli.stack.kernels import compile_missing_kernels  # noqa: PLC0415
@@ -51,36 +54,29 @@ def up(options: UpOptions) -> None:
             "leave out one of the two. What your Redis keeps is its own configuration's matter.",
             2,
         )
-    closing = ""
-    if options.model is None and options.engine != "null":
+    closing, declared = "", declare(options, os.environ)
+    if declared.is_open and options.engine != "null":
         model, closing = default_model(pull=options.pull)
-        options = replace(options, model=model)
+        declared = declare(replace(options, model=[model]), os.environ)
+    models = checked_models(options, declared, pull=options.pull)
     settled = _settle(options, state_dir)
     compile_missing_kernels(settled)  # the sizing below depends on whether there are kernels
-    settled, chosen = settle_sizing(settled)
-    if chosen:
-        out.print(chosen, soft_wrap=True)
+    sizing = settle_sizing(settled, models, declared)
+    if sizing.text:
+        out.print(sizing.text, soft_wrap=True)
     run = runner.run_detached if options.detach else runner.run_here
-    run(settled, closing)
+    run(replace(settled, redis_memory_share=sizing.redis_memory_share), sizing.models, closing)
 
 
 def _settle(options: UpOptions, state_dir: StateDir) -> UpOptions:
-    """Find the model and the names, make directories absolute, and check that given servers answer."""
-    from cli.models.names import served_name  # noqa: PLC0415
+    """Find the names, make directories absolute, and check that given servers answer."""
     from cli.stack.host.naming import check_name, require_one_store, stack_name  # noqa: PLC0415
     from cli.stack.host.reachability import require_reachable  # noqa: PLC0415
-    from cli.stack.model_dir import find_model  # noqa: PLC0415
     from cli.stack.servers.redis_dir import make_redis_dir, require_accepted  # noqa: PLC0415
 
-    model = find_model(options.model, options.engine, options.tensor_parallel or 1, pull=options.pull)
     settled = replace(
         options,
         state_dir=state_dir.path,  # without links, whatever becomes of them later
-        model=model,
-        draft_model=find_model(options.draft_model, "torch", 1, pull=options.pull)
-        if options.draft_model and options.engine != "null"
-        else None,
-        model_name=options.model_name or (served_name(model) if model else "demo"),
         redis_dir=make_redis_dir(options.redis_dir) if options.redis_dir else None,
         stack=stack_name(check_name(options.stack), state_dir, shared=bool(options.nats_url)),
     )

@@ -31,7 +31,7 @@ def render(report: StatusReport) -> RenderableType:
 
 def _headline(report: StatusReport) -> str:
     up = report.supervisor
-    where = f"API {up.url}, model {up.model}\n" if up else ""
+    where = f"API {up.url}, model{'s' if len(up.models) > 1 else ''} {', '.join(up.models)}\n" if up else ""
     sessions = report.sessions()
     count = "" if sessions is None else f", {sessions} session{'' if sessions == 1 else 's'}"
     return f"{where}broker {redact(report.nats_url)}{count}{_read_at_start(report)}"

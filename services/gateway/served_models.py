@@ -25,6 +25,10 @@ class ServedModels:
         """The models on offer now."""
         return (await self._known()).models
 
+    def aliases_of(self, card: ModelCard) -> list[str]:
+        """The other names of a model."""
+        return self._aliases.names_of(card.name)
+
     async def find(self, model: str) -> ModelCard:
         """The model of a name, which may be another name of it.
 

@@ -18,11 +18,10 @@ from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_
 from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
 from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionChoice
+from services.worker.setting_types import ToolFormatName
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import Share, ZeroToMinuteMs
 from shared.settings import CommonSettings, OptionalStoreURL, RedisSettings
-
-ToolFormatName = Annotated[str, Field(pattern=r"^[a-z0-9_]{0,64}$")]
 
 
 # mypy does not see that pydantic freezes settings by their config

@@ -12,6 +12,7 @@ import msgspec
 
 from cli.stack.forking.adopted import AdoptedProcess
 from cli.stack.forking.messages import MAX_PACKET_BYTES, Fork, Forked, Imported, Report
+from cli.stack.forking.shown_environment import ROOM
 from cli.stack.host.private import open_log
 from shared.host.own_python import module_command, module_environment
 
@@ -43,8 +44,6 @@ class ForkServer:
     Args:
         modules: What it imports.
         log: Where it writes.
-        shown: Variables that its services have in common, for those who look into a process (`users_of` in
-            `cli/models/commands.py`): the kernel shows the environment of this server for all of them.
 
     Attributes:
         log: Where it writes.
@@ -54,7 +53,7 @@ class ForkServer:
         OSError: The process could not be started.
     """
 
-    def __init__(self, modules: Sequence[str], log: Path, shown: Mapping[str, str]) -> None:
+    def __init__(self, modules: Sequence[str], log: Path) -> None:
         self.log = log
         self.in_flight = False
         self._reports = msgspec.msgpack.Decoder(Report)
@@ -68,7 +67,7 @@ class ForkServer:
         kept = {"SPT_NOENV": "1"}  # setproctitle leaves the environment that the kernel shows alone
         with theirs, os.fdopen(open_log(log), "ab") as file:
             arguments = [str(theirs.fileno()), str(os.getpid()), *modules]
-            environment = module_environment({**os.environ, **shown, **quiet, **kept})
+            environment = module_environment({**os.environ, **quiet, **kept, **ROOM})
             self._process = start_server(arguments, environment, theirs.fileno(), file)
 
     @property

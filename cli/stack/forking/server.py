@@ -25,6 +25,7 @@ import msgspec
 import setproctitle
 
 from cli.stack.forking.messages import MAX_PACKET_BYTES, Fork, Forked, Imported
+from cli.stack.forking.shown_environment import show_environment
 
 PR_SET_PDEATHSIG = 1
 FIRST_PASSED = 3  # the number of a socket that is passed on, as in sd_listen_fds(3)
@@ -97,6 +98,7 @@ def _become_service(request: Fork, descriptors: list[int]) -> None:
     os.close(log)
     os.environ.clear()
     os.environ.update(request.environment)
+    show_environment(request.environment)
     for variable in ("LISTEN_FDS", "LISTEN_PID", "LISTEN_FDNAMES"):  # of a socket that was the supervisor's
         os.environ.pop(variable, None)
     if request.listens:

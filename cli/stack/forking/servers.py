@@ -20,7 +20,6 @@ class ForkServers:
 
     Args:
         modules: What each server imports, by its name.
-        shown: Variables that the services of each server have in common.
         log: Gives the path of a log by its name.
         note: Called with a line for a person when a server is gone.
     """
@@ -28,7 +27,6 @@ class ForkServers:
     def __init__(
         self,
         modules: Mapping[str, Sequence[str]],
-        shown: Mapping[str, Mapping[str, str]],
         log: Callable[[str], Path],
         note: Callable[[str], None],
     ) -> None:
@@ -38,7 +36,7 @@ class ForkServers:
         self._own: Callable[[], Collection[int]] = tuple
         if modules and adopt_orphans():
             for name, imported in modules.items():
-                self._servers[name] = ForkServer(imported, log(f"forks-{name}"), shown.get(name, {}))
+                self._servers[name] = ForkServer(imported, log(f"forks-{name}"))
 
     def collect_others(self, own: Callable[[], Collection[int]]) -> None:
         """From now on collect children that have ended, but for those forked here and these process ids."""

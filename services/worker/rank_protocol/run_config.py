@@ -20,6 +20,9 @@ KVCold = Literal["none", "fp8"]
 Device = Literal["cpu", "cuda"]
 Dtype = Literal["auto", "fp32", "bf16"]
 Collectives = Literal["auto", "shm", "gloo", "nccl"]
+Ranks = Annotated[int, Interval(ge=1, le=64)]
+Threads = Annotated[int, Interval(ge=0, le=1024)]
+KVTokens = Annotated[int, Interval(ge=0, le=2**31)]
 
 # Limits on ranks are counted in time that they could use; in all, at most so many times as much passes. One
 # that gets no core, and so neither hangs nor makes progress, is given up then: 30 s for a limit of 2 s.
@@ -36,9 +39,9 @@ class EngineRunConfig:
     model: str = ""
     """Directory in Hugging Face format, or a GGUF file (of a split one the first part); only the null engine
     goes without."""
-    tensor_parallel: Annotated[int, Interval(ge=1, le=64)] = 1
+    tensor_parallel: Ranks = 1
     """Ranks that compute the model together."""
-    threads: Annotated[int, Interval(ge=0, le=1024)] = 0
+    threads: Threads = 0
     """Threads of each rank; 0: the cores of this host divided by the ranks."""
     device: Device = "cpu"
     """Where ranks compute; with `cuda`, rank r takes GPU r. See docs/gpu.md."""
@@ -61,7 +64,7 @@ class EngineRunConfig:
     """Sequences computed at once; a request has n of them."""
     token_budget: Annotated[int, Interval(ge=1, le=131_072)] = 512
     """Tokens per step, decodes and prefill chunks together; at least `RYZ_MAX_RUNNING`."""
-    kv_cache_tokens: Annotated[int, Interval(ge=0, le=2**31)] = 65_536
+    kv_cache_tokens: KVTokens = 65_536
     """Size of the KV cache in tokens; 0: `RYZ_KV_MEMORY_SHARE` of the free memory."""
     kv_memory_share: Annotated[float, Interval(gt=0, lt=1)] = 0.5
     """Share of the free memory for the KV cache if its size is 0; `ryz up` divides it by its groups."""

@@ -1,5 +1,7 @@
 """Asks the routers what they serve."""
 
+from collections.abc import Iterable
+
 from shared import subjects
 from shared.bus import Bus
 from shared.bus.endpoint import call
@@ -48,7 +50,15 @@ def not_served(model: str, known: ModelList) -> RyzError:
         )
     if not known.models:
         return no_model_ready(model)
-    return ModelNotFound(f"no group serves the model {model[:128]!r}; see /v1/models", param="model")
+    return unknown_model(model, [card.name for card in known.models])
+
+
+def unknown_model(model: str, served: Iterable[str]) -> ModelNotFound:
+    """The error for a model that is not known, which names those that are served, as routers do."""
+    names = ", ".join(served)
+    return ModelNotFound(
+        f"no group serves model {model[:128]!r}; models that are served: {names}", param="model"
+    )
 
 
 def no_model_ready(model: str = "") -> Unavailable:

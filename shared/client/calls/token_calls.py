@@ -8,8 +8,8 @@ from typing import TypeVar
 from shared import subjects
 from shared.bus import Bus, NoResponders
 from shared.bus.endpoint import FIRST_PAUSE_S, MAX_PAUSE_S, call
-from shared.client.calls.model_list import known_models, no_model_ready
-from shared.errors import ModelNotFound, RyzError, Unavailable
+from shared.client.calls.model_list import known_models, no_model_ready, unknown_model
+from shared.errors import RyzError, Unavailable
 from shared.flow.backoff import Backoff
 from shared.messages import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery, Wire
 from shared.subjects import Caller
@@ -89,9 +89,7 @@ async def _refusal(bus: Bus, model: str, *, timeout_s: float, caller: Caller | N
     if not served and model not in known.away:
         return no_model_ready(model)
     if model not in served and model not in known.away:
-        return ModelNotFound(
-            f"no group serves model {model!r}; models that are served: {', '.join(served)}", param="model"
-        )
+        return unknown_model(model, served)
     return Unavailable(
         f"no group of model {model!r} answers questions about tokens now",
         reason="no_group",

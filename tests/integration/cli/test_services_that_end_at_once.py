@@ -26,7 +26,7 @@ def ended(pid):
 
 async def main():
     folder, tries = Path(sys.argv[1]), int(sys.argv[2])
-    servers = ForkServers({"one": ["ends_at_once"]}, {}, lambda name: folder / name, print)
+    servers = ForkServers({"one": ["ends_at_once"]}, lambda name: folder / name, print)
     servers.collect_others(tuple)
     assert await servers.is_ready("one")
     codes = []

@@ -16,6 +16,7 @@ from tests.kits.servers import free_port
 @pytest.mark.asyncio
 async def test_an_alias_of_a_model_that_no_group_serves_is_named_by_all_apis() -> None:
     means = "'bad' means 'nonesuch' here (RYZ_MODEL_ALIASES), which no group serves; "
+    served = "models that are served: demo, a/b"
     async with (
         running_gateway(model_aliases="bad=nonesuch", grpc_port=free_port()) as gateway,
         httpx.AsyncClient(base_url=gateway.url) as http,
@@ -29,7 +30,9 @@ async def test_an_alias_of_a_model_that_no_group_serves_is_named_by_all_apis() -
             other = await http.post(path, json={"model": "nonesuch", **body})
             assert "means" not in other.json()["error"]["message"]
         listed = await http.get("/v1/models/bad")
-        assert (listed.status_code, listed.json()["error"]["message"]) == (404, f"{means}see /v1/models")
+        assert (listed.status_code, listed.json()["error"]["message"]) == (404, f"{means}{served}")
+        made = await http.post("/v1/sessions", json={"model": "bad"})
+        assert (made.status_code, made.json()["error"]["message"]) == (404, f"{means}{served}")
         counted = await http.post("/tokenize", json={"model": "bad", "prompt": "x"})
         assert counted.status_code == 404
         assert counted.json()["error"]["message"].startswith(means)

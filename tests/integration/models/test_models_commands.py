@@ -163,13 +163,14 @@ def test_served_names_follow_the_rule_of_names(path: str, name: str) -> None:
     assert served_name(Path(path)) == name
 
 
-def test_a_model_in_use_is_not_removed(models: Path) -> None:
+@pytest.mark.parametrize("variable", ["RYZ_MODEL", "RYZ_DRAFT_MODEL"])
+def test_a_model_in_use_is_not_removed(models: Path, variable: str) -> None:
     models.mkdir()
     path = models / "smollm2-135m.gguf"
     path.write_bytes(b"x")
     command = [sys.executable, "-c", "print(flush=True); input()"]
     with subprocess.Popen(
-        command, env=os.environ | {"RYZ_MODEL": str(path)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        command, env=os.environ | {variable: str(path)}, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as server:
         assert server.stdout is not None
         server.stdout.readline()

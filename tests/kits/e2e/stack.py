@@ -68,9 +68,9 @@ class Stack:
         self.state_dir = StateDir(folder / ".ryz")
         self.output = folder / "up.txt"
         self.process: Program
-        if "--tensor-parallel" not in options:
+        if "--tensor-parallel" not in options and "--models" not in options:
             options = (*options, "--tensor-parallel", "2")
-        if "--model" not in options and "null" not in options:
+        if not {"--model", "--models", "null"} & set(options):
             options = (*options, "--model", "demo")
         if calm and "--routers" not in options:
             options = (*options, "--routers", "1")

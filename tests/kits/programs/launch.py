@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
+from cli.stack.forking.shown_environment import ROOM
 from cli.stack.plan import RANK_MODULES
 from shared.host.own_python import module_command, module_environment
 from tests.kits.programs.client import ForkedProgram
@@ -23,7 +24,7 @@ IMPORTED = (
     "tests.kits.gateway.gateway_main", "tests.kits.programs.forked_up",
 )  # fmt: skip
 # as for the fork servers of a stack (cli/stack/forking/client.py)
-QUIET = {"OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": "2000", "SPT_NOENV": "1"}
+QUIET = {"OPENBLAS_NUM_THREADS": "1", "GOMP_SPINCOUNT": "2000", "SPT_NOENV": "1"} | ROOM
 OF_INTERPRETERS = (
     "PYTHON",
     "RYZ_COMPILED",

@@ -15,12 +15,12 @@ def test_a_first_start_says_that_it_compiles_and_how_long_it_took(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     use_small_program(tmp_path, monkeypatch)
-    compile_missing_kernels(UpOptions(model=tmp_path))
+    compile_missing_kernels(UpOptions(model=[tmp_path]))
     begin, took = capsys.readouterr().out.splitlines()
     assert begin.startswith("Compiling the kernels for avx2, once")
     assert took.startswith("  compiled after ")
     assert build.find("avx2")
-    compile_missing_kernels(UpOptions(model=tmp_path))
+    compile_missing_kernels(UpOptions(model=[tmp_path]))
     assert capsys.readouterr().out == ""
 
 
@@ -30,7 +30,7 @@ def test_without_a_compiler_it_says_what_to_install(
     use_small_program(tmp_path, monkeypatch)
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    compile_missing_kernels(UpOptions(model=tmp_path))
+    compile_missing_kernels(UpOptions(model=[tmp_path]))
     assert "No compiled kernels: no C++ compiler was found; install g++" in capsys.readouterr().out
 
 

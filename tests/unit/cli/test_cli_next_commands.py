@@ -33,9 +33,9 @@ def test_a_start_names_the_chat_of_its_stack(
 ) -> None:
     monkeypatch.setattr(runner, "called_as", lambda: "ryz")
     monkeypatch.setattr(runner, "in_foreground", lambda _: True)
-    runner.announce(UpOptions(state_dir=OTHER), running(1))
+    runner.announce(UpOptions(state_dir=OTHER), [], running(1))
     assert f"`ryz chat{QUOTED}`" in capsys.readouterr().out
-    runner.announce(UpOptions(), running(1))
+    runner.announce(UpOptions(), [], running(1))
     assert "`ryz chat`" in capsys.readouterr().out
 
 

@@ -4,7 +4,7 @@ import asyncio
 import os
 import re
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,17 +16,17 @@ from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.host.private import MARKER
 from cli.stack.host.reachability import require_reachable
 from cli.stack.model_dir import demo_model, find_model
-from cli.stack.plan import GRACE_S, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.process import ServiceProcess, ServiceSpec
 from cli.stack.restarts import RestartPolicy
 from cli.stack.runner import describe_groups
 from cli.stack.servers import broker as servers
+from cli.stack.service_plan import GRACE_S
 from cli.stack.state import ServiceState, StackState, StateDir, log_tail, start_time
 from shared.bus.accounts import ACCOUNTS
 from shared.messages.base import ID_PATTERN
 from tests.kits.servers import free_port
-from tests.kits.supervisor import options
+from tests.kits.supervisor import options, planned, served
 from tests.kits.waiting import PATIENCE_S
 
 SERVERS = {"nats", "redis", "redis-kv"}
@@ -81,7 +81,7 @@ async def test_a_draft_model_is_used_unless_a_setting_says_otherwise(tmp_path: P
     drafts = []
     for environ in ({}, {"RYZ_SPECULATION": "lookup"}):
         probes = Probes()
-        plan = plan_stack(given, probes, environ)
+        plan = planned(given, probes, environ)
         await probes.close()
         (env, *_) = [spec.env for spec in plan.specs if spec.name == "worker-g0"]
         drafts.append((env["RYZ_DRAFT_MODEL"], env["RYZ_SPECULATION"]))
@@ -100,7 +100,7 @@ async def test_the_broker_has_a_quarter_of_the_cores_unless_the_user_says_otherw
     ]
     assert servers.nats_threads({"GOMAXPROCS": "3"}, 64) == {}
     probes = Probes()
-    plan = plan_stack(options(tmp_path), probes, {})
+    plan = planned(options(tmp_path), probes, {})
     await probes.close()
     assert {spec.name for spec in plan.specs if "GOMAXPROCS" in spec.env} == {"nats"}
 
@@ -120,7 +120,7 @@ async def test_workers_get_the_sampling_that_the_catalogue_recommends(
     with model.open("wb") as file:
         file.truncate(size)
     probes = Probes()
-    plan = plan_stack(options(tmp_path, model=model, engine="torch"), probes, environ)
+    plan = planned(options(tmp_path, model=model, engine="torch"), probes, environ)
     await probes.close()
     (found,) = {spec.env.get("RYZ_SAMPLING_FALLBACK") for spec in plan.specs if "worker" in spec.name}
     assert found == expected
@@ -128,7 +128,7 @@ async def test_workers_get_the_sampling_that_the_catalogue_recommends(
 
 async def test_the_plan_of_a_whole_stack(tmp_path: Path) -> None:
     probes = Probes()
-    plan = plan_stack(options(tmp_path, model=tmp_path, engine="torch"), probes, {})
+    plan = planned(options(tmp_path, model=tmp_path, engine="torch"), probes, {})
     await probes.close()
     by_name = {spec.name: spec for spec in plan.specs}
     assert list(by_name) == [
@@ -171,7 +171,7 @@ async def test_groups_share_packed_weights_unless_that_is_said_otherwise(
     probes = Probes()
     found = []
     for engine, environ in (("torch", {}), ("torch", {"RYZ_PACKED_DIR": ""}), ("null", {})):
-        plan = plan_stack(options(tmp_path, model=tmp_path, engine=engine), probes, environ)
+        plan = planned(options(tmp_path, model=tmp_path, engine=engine), probes, environ)
         found += [spec.env.get("RYZ_PACKED_DIR") for spec in plan.specs if spec.name == "worker-g0"]
     await probes.close()
     assert found == [str(tmp_path / "models/.packed"), None, None]
@@ -179,8 +179,8 @@ async def test_groups_share_packed_weights_unless_that_is_said_otherwise(
 
 async def test_a_drain_time_that_was_asked_for_is_kept(tmp_path: Path) -> None:
     probes = Probes()
-    plan = plan_stack(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "60"})
-    wrong = plan_stack(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "soon"})
+    plan = planned(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "60"})
+    wrong = planned(options(tmp_path), probes, {"RYZ_DRAIN_TIMEOUT_S": "soon"})
     assert plan.drain_s == "60"  # what the terminal says when the stack ends
     await probes.close()
     drains: dict[str, Any] = {
@@ -194,7 +194,7 @@ async def test_a_drain_time_that_was_asked_for_is_kept(tmp_path: Path) -> None:
 
 async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> None:
     probes = Probes()
-    first, second = (plan_stack(options(tmp_path), probes, {"RYZ_HTTP_CERT": "x.pem"}) for _ in range(2))
+    first, second = (planned(options(tmp_path), probes, {"RYZ_HTTP_CERT": "x.pem"}) for _ in range(2))
     await probes.close()
     nats = first.specs[0]
     assert (tmp_path / "nats.conf") in first.files
@@ -217,13 +217,13 @@ async def test_the_broker_of_a_stack_has_users_of_its_own(tmp_path: Path) -> Non
 
 async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_path: Path) -> None:
     class Recorded(Probes):
-        def gateway(self, url: str, model: str, key: str) -> Callable[[], Awaitable[bool]]:
+        def gateway(self, url: str, models: Sequence[str], key: str) -> Callable[[], Awaitable[bool]]:
             keys.append(key)
-            return super().gateway(url, model, key)
+            return super().gateway(url, models, key)
 
     keys: list[str] = []
     probes = Recorded()
-    plan = plan_stack(options(tmp_path), probes, {"RYZ_API_KEYS": "key-of-ada:ada"})
+    plan = planned(options(tmp_path), probes, {"RYZ_API_KEYS": "key-of-ada:ada"})
     await probes.close()
     services = [spec.env for spec in plan.specs if spec.name not in SERVERS]
     assert {env["RYZ_PORTS_HELD"] for env in services} == {"true"}
@@ -238,7 +238,7 @@ async def test_every_port_of_http_is_held_and_no_callers_key_is_sent_to_one(tmp_
 
 async def test_grpc_has_its_port_where_it_is_asked_for(tmp_path: Path) -> None:
     probes, port = Probes(), free_port()
-    plan = plan_stack(options(tmp_path, grpc_port=port), probes, {"RYZ_GRPC_HOST": "127.0.0.2"})
+    plan = planned(options(tmp_path, grpc_port=port), probes, {"RYZ_GRPC_HOST": "127.0.0.2"})
     await probes.close()
     (gateway,) = [spec.env for spec in plan.specs if spec.name == "gateway"]
     assert gateway["RYZ_GRPC_PORT"] == str(port)
@@ -262,7 +262,7 @@ async def test_no_tenant_or_address_has_all_running_slots_where_there_are_severa
     tmp_path: Path, environ: dict[str, str], shares: set[str | None]
 ) -> None:
     probes = Probes()
-    plan = plan_stack(options(tmp_path), probes, environ)
+    plan = planned(options(tmp_path), probes, environ)
     await probes.close()
     workers = [spec.env for spec in plan.specs if spec.name.startswith("worker")]
     assert {env.get("RYZ_MAX_RUNNING_PER_TENANT") for env in workers} == shares
@@ -273,7 +273,7 @@ async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
     given = options(
         tmp_path, nats_url="nats://far:4222", redis_url="redis://far:6379/0", host="0.0.0.0", port=0
     )
-    plan = plan_stack(given, probes, {})
+    plan = planned(given, probes, {})
     await probes.close()
     assert {spec.name for spec in plan.specs}.isdisjoint(SERVERS)
     assert plan.nats_url == "nats://far:4222"
@@ -287,7 +287,7 @@ async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
 
 async def test_probes_wait_for_the_model(tmp_path: Path) -> None:
     probes = Probes(timeout_s=1.0)
-    probe = probes.gateway("http://127.0.0.1:9", "demo", "a-key")
+    probe = probes.gateway("http://127.0.0.1:9", ["demo"], "a-key")
     assert not await probe()
     await probes.close()
 
@@ -345,9 +345,13 @@ def test_a_missing_demo_says_how_to_make_it(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_groups_and_ranks_are_counted_in_words(tmp_path: Path) -> None:
-    assert describe_groups(options(tmp_path, groups=1, engine="torch")) == "1 group of 2 ranks"
-    assert describe_groups(options(tmp_path, engine="torch", tensor_parallel=1)) == "2 groups of 1 rank"
-    assert describe_groups(options(tmp_path)) == "2 groups of the null engine"
+    def words(**given: Any) -> str:
+        chosen = options(tmp_path, **given)
+        return describe_groups(chosen, served(chosen)[0].entry)
+
+    assert words(groups=1, engine="torch") == "1 group of 2 ranks"
+    assert words(engine="torch", tensor_parallel=1) == "2 groups of 1 rank"
+    assert words() == "2 groups of the null engine"
 
 
 def test_missing_servers_name_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -517,7 +521,7 @@ async def test_a_service_has_its_own_process_group_in_the_session_of_all(tmp_pat
 
 async def test_the_groups_of_a_stack_have_its_name(tmp_path: Path) -> None:
     probes = Probes()
-    plan = plan_stack(options(tmp_path, stack="blue"), probes, {})
+    plan = planned(options(tmp_path, stack="blue"), probes, {})
     await probes.close()
     groups = [spec.env["RYZ_GROUP"] for spec in plan.specs if spec.name.startswith("worker")]
     assert groups == ["blue-g0", "blue-g1"]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.answering.intake.model_aliases import no_aliases
+from services.gateway.answering.intake.model_aliases import ModelAliases, no_aliases
 from services.gateway.resources.sessions.exported_file import SessionFile, served_by
 from services.gateway.resources.sessions.tenants import chosen_model
 from services.gateway.served_models import ServedModels
@@ -39,6 +39,23 @@ async def test_a_model_that_is_asked_for() -> None:
         await served.find("second")
     check_loading(loading.value)
     assert await served.list_all() == [CARD]
+
+
+@pytest.mark.asyncio
+async def test_a_model_has_its_own_aliases() -> None:
+    other = ModelCard(name="other", context_length=128)
+
+    async def known() -> ModelList:
+        return ModelList(models=[CARD, other])
+
+    async def names() -> list[str]:
+        return ["demo", "other"]
+
+    aliases = ModelAliases({"x-*": "other", "gpt": "demo", "small": "demo"}, names)
+    served = ServedModels(known, aliases)
+    assert [served.aliases_of(card) for card in await served.list_all()] == [["gpt", "small"], ["x-*"]]
+    assert await served.find("x-1") == other
+    assert await served.find("small") == CARD
 
 
 @pytest.mark.parametrize("model", [None, "demo"])

@@ -58,6 +58,11 @@ class ModelAliases:
         self._asked_at = float("-inf")
         self._asking = asyncio.Lock()  # calls that come meanwhile wait for the same names
 
+    def names_of(self, model: str) -> list[str]:
+        """Returns the other names of a model, patterns at the end."""
+        pairs = [*self._exact.items(), *self._patterns]
+        return [name for name, meant in pairs if meant == model]
+
     async def real_name(self, name: str) -> str:
         """Returns the name of the model that a request for `name` reaches; `name` if it has no alias."""
         exact = self._exact.get(name)

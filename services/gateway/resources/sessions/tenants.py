@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.context import GatewayContext
+from services.gateway.answering.intake.model_aliases import alias_named
 from services.gateway.formats.chat.messages import messages_of
 from services.gateway.resources.sessions import exported_file
 from services.gateway.resources.sessions.file_thread import FileThread
@@ -18,7 +19,7 @@ from services.gateway.resources.sessions.schema import NewSession, SessionObject
 from services.gateway.served_models import KnownModels
 from shared.client.calls.model_list import no_model_ready, not_served
 from shared.client.calls.session_admin import SessionAdmin
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, RyzError
 from shared.identity import new_session_id, root_hash
 from shared.messages import ModelList, SessionRecord
 from shared.messages.base import NAME_PATTERN, NAME_RULE
@@ -86,7 +87,7 @@ class TenantSessions:
 
     async def create(self, tenant: str, body: NewSession) -> SessionObject:
         """Creates a session; raises `Conflict` if it exists."""
-        model = chosen_model(body.model, await self._known_models())
+        model = await self._model_of(body)
         messages, now_ms = messages_of(body.messages), now_in_ms()
         system = next((one.content for one in messages if one.role == "system"), "")
         first = next((one.content for one in messages if one.role == "user"), "")
@@ -101,6 +102,15 @@ class TenantSessions:
         )
         summary = await self.admin.create(record, pinned_group=body.pinned_group or "")
         return session_object(summary, now_ms)
+
+    async def _model_of(self, body: NewSession) -> str:
+        asked = body.model
+        name = asked if asked is None else await self._context.aliases.real_name(asked)
+        known = await self._known_models()
+        try:
+            return chosen_model(name, known)
+        except RyzError as error:
+            raise alias_named(error, asked or "", name or "") from None
 
     async def export(self, tenant: str, session_id: str) -> tuple[str, bytes]:
         """The name of a session's file, and its bytes."""

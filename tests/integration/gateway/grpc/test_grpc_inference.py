@@ -62,7 +62,7 @@ async def test_a_model_tells_its_tensors(client: Any) -> None:
     config = (await client.get_model_config("demo")).config
     assert config.model_transaction_policy.decoupled
     assert {one.name for one in config.input} == {one.name for one in metadata.inputs}
-    with pytest.raises(InferenceServerException, match="no group serves the model 'none'"):
+    with pytest.raises(InferenceServerException, match="no group serves model 'none'; models that are"):
         await client.get_model_metadata("none")
 
 

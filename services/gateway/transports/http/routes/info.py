@@ -68,7 +68,7 @@ def info_router(
 
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
-        """The models that a group serves now."""
+        """The models that a group serves now, with their other names (`aliases`)."""
         if not probe_key.matches(request.headers.get("authorization", "")):
             authorize(request)
         cards = await models.list_all()
@@ -77,13 +77,15 @@ def info_router(
             "first_id": cards[0].name if cards else None,
             "last_id": cards[-1].name if cards else None,
         }
-        return JSONResponse({"object": "list", "data": [model_object(card) for card in cards], **pages})
+        data = [model_object(card, models.aliases_of(card)) for card in cards]
+        return JSONResponse({"object": "list", "data": data, **pages})
 
     @router.get("/v1/models/{model:path}")
     async def show_model(request: Request, model: str) -> Response:
         """One model, also by another name that it has (`RYZ_MODEL_ALIASES`)."""
         authorize(request)
-        return JSONResponse(model_object(await models.find(model)))
+        card = await models.find(model)
+        return JSONResponse(model_object(card, models.aliases_of(card)))
 
     @router.get("/live")
     async def live() -> Response:
@@ -123,7 +125,7 @@ def info_router(
     return router
 
 
-def model_object(card: ModelCard) -> dict[str, Any]:
+def model_object(card: ModelCard, aliases: list[str]) -> dict[str, Any]:
     """One model as `/v1/models` shows it, with the fields of OpenAI's clients and of Anthropic's."""
     created = datetime.fromtimestamp(card.created_s, UTC)
     return {
@@ -134,6 +136,7 @@ def model_object(card: ModelCard) -> dict[str, Any]:
         "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
         "created": card.created_s,
         "owned_by": "ryzanstein",
+        "aliases": aliases,
         "max_model_len": card.context_length,
         "fingerprint": card.fingerprint,
         "default_sampling": None if card.sampling is None else msgspec.to_builtins(card.sampling),

@@ -1,0 +1,117 @@
+"""`ryz models plan`: what `ryz up --models FILE` would run on this machine, without starting anything."""
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from cli.command_options import with_options
+from cli.console import fail
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from cli.stack.sizing import MachineFacts, ModelNeeds, Sizing
+
+_SUMMED = ("groups", "ranks", "weights_bytes", "kv_bytes", "process_bytes", "bytes")
+
+
+@with_options
+def plan(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A models file (docs/models.md).")],
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Show what `ryz up --models FILE` would run here: groups, ranks, precision, memory.
+
+    It checks the file and the models as `ryz up` does, and fetches nothing. Exit codes: 1 the models do not
+    fit beside each other, 2 the file has mistakes.
+
+    Examples:
+        ryz models plan models.toml
+        ryz models plan models.toml --json
+    """
+    from cli.console import out  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.stack.fleet.check import checked_models  # noqa: PLC0415
+    from cli.stack.fleet.declare import declare  # noqa: PLC0415
+    from cli.stack.machine import machine_facts, on_gpus, settle_sizing  # noqa: PLC0415
+    from cli.stack.options import UpOptions  # noqa: PLC0415
+    from cli.visible import json_text  # noqa: PLC0415
+
+    if on_gpus():
+        fail("On GPUs the workers see themselves what fits there: there is no plan to show.", 2)
+    options = UpOptions(models=file)
+    declared = declare(options, os.environ)
+    settled = settle_sizing(options, checked_models(options, declared, pull=False), declared)
+    machine = machine_facts(options)
+    rows = [
+        _row(name, needs, sizing)
+        for (name, needs), sizing in zip(settled.needs.items(), settled.sizings, strict=True)
+    ]
+    for row, model in zip(rows, settled.models, strict=True):
+        row["aliases"] = list(model.entry.aliases)
+    total = {field: sum(row[field] for row in rows) for field in _SUMMED}
+    stores = settled.sizings[0].store_bytes
+    if as_json:
+        found = {"cores": machine.cores, "free_bytes": machine.free_bytes, "room_bytes": machine.room_bytes}
+        said = settled.text.splitlines()
+        print(
+            json_text(
+                {"models": rows, "total": total | {"store_bytes": stores}, "machine": found, "text": said}
+            )
+        )
+        return
+    out.print(_table(rows, total, machine, stores))
+    out.print(settled.text, soft_wrap=True)
+
+
+def _row(name: str, needs: "ModelNeeds", sizing: "Sizing") -> dict[str, Any]:
+    from cli.stack.sizing import GROUP_BYTES  # noqa: PLC0415
+
+    weights = sizing.groups * needs.size.weight_bytes(sizing.precision)
+    processes = sizing.groups * GROUP_BYTES
+    return {
+        "name": name,
+        "parameters": needs.size.parameters,
+        "groups": sizing.groups,
+        "tensor_parallel": sizing.tensor_parallel,
+        "ranks": sizing.groups * sizing.tensor_parallel,
+        "threads": sizing.threads,
+        "precision": sizing.precision,
+        "kv_cache_tokens": sizing.kv_cache_tokens,
+        "weights_bytes": weights,
+        "kv_bytes": sizing.needed_bytes - weights - processes,
+        "process_bytes": processes,
+        "bytes": sizing.needed_bytes,
+    }
+
+
+def _table(
+    rows: Sequence[dict[str, Any]], total: dict[str, int], machine: "MachineFacts", stores: int
+) -> "Table":
+    from rich.table import Table  # noqa: PLC0415
+
+    from cli.stack.sizing_text import size_words  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False)
+    for heading in ("MODEL", "ALIASES", "PRECISION"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("GROUPS", "RANKS", "THREADS", "KV TOKENS", "WEIGHTS", "KV", "PROCESSES", "MEMORY"):
+        table.add_column(heading, justify="right")
+    for row in rows:
+        sizes = (size_words(row[field]) for field in ("weights_bytes", "kv_bytes", "process_bytes", "bytes"))
+        counts = (str(row["groups"]), str(row["ranks"]), str(row["threads"]), f"{row['kv_cache_tokens']:,}")
+        table.add_row(row["name"], " ".join(row["aliases"]), row["precision"], *counts, *sizes)
+    sums = (size_words(total[field]) for field in ("weights_bytes", "kv_bytes", "process_bytes", "bytes"))
+    table.add_row(
+        "all groups", "", "", str(total["groups"]), str(total["ranks"]), "", "", *sums, style="bold"
+    )
+    for name, size in (
+        ("stores, at most", stores),
+        ("other services", machine.reserve_bytes),
+        (f"free, {machine.cores} cores", machine.free_bytes),
+    ):
+        table.add_row(name, *[""] * 9, size_words(size))
+    return table

@@ -1,0 +1,28 @@
+"""Finds the models of a start, or refuses it with everything that is wrong with its declaration."""
+
+from cli.stack.fleet.declared import Declaration
+from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.find import find_models
+from cli.stack.machine import examine, is_null, machine_facts
+from cli.stack.options import UpOptions
+
+
+def checked_models(
+    options: UpOptions, declared: Declaration, *, pull: bool | None
+) -> tuple[ServedModel, ...]:
+    """Return the models that were declared; those that are not here are fetched.
+
+    Args:
+        pull: Whether a model that is not here is fetched; None: if there is a terminal.
+
+    Raises:
+        CommandError: All problems of the declaration, each with its line.
+    """
+    models = find_models(declared, options.engine, pull=pull)
+    # without kernels weights would count as fp32, and `ryz up` compiles kernels only if all is right
+    machine = machine_facts(options)
+    can_measure = options.kernels == "plain" or machine.kernels
+    if declared.has_problems and can_measure and not is_null(options, models):
+        examine(options, models, machine, declared)
+    declared.refuse_problems()
+    return models

@@ -1,0 +1,123 @@
+"""What is said of one model that a stack serves: the schema of a models file, and of the options of `ryz up`.
+
+Most fields are settings of the worker and have their types; `group_plan.py` maps them. What a field leaves
+open is chosen for model and machine.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from annotated_types import Interval
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    field_validator,
+)
+
+from services.worker.model_files.sampling_defaults import parse_sampling
+from services.worker.rank_protocol.run_config import KVTokens, PrecisionChoice, Ranks, Threads
+from services.worker.setting_types import ToolFormatName
+from shared.messages.base import NAME_PATTERN, NAME_RULE
+
+
+def _check_name(name: str) -> str:
+    if not re.match(NAME_PATTERN, name):
+        raise ValueError(f"{name[:64]!r} is no name: it needs {NAME_RULE}")
+    return name
+
+
+def _check_alias(alias: str) -> str:
+    if any(letter in alias for letter in ",="):  # they part the entries of `RYZ_MODEL_ALIASES`
+        raise ValueError(f"{alias[:64]!r} is no alias: it has a comma or an equals sign")
+    return alias
+
+
+def _sampling_text(value: Any) -> Any:
+    """A table of parameters in the form of the setting."""
+    if not isinstance(value, Mapping):
+        return value
+    return ",".join(f"{name}={number}" for name, number in value.items())
+
+
+def _check_sampling(text: str) -> str:
+    parse_sampling(text)
+    return text
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+Alias = Annotated[Name, AfterValidator(_check_alias)]
+Source = Annotated[str, StringConstraints(min_length=1)]
+
+
+class ModelEntry(BaseModel):
+    """One model. First as it was declared, where 0, None and empty leave it open, then settled."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    source: Source
+    """A name of the catalogue, hf:OWNER/NAME, a Hugging Face directory or a GGUF file, as for `--model`."""
+    name: Name = ""
+    """The name clients use. Left out: the directory's name, or the file's without its ending."""
+    aliases: Annotated[tuple[Alias, ...], Field(strict=False)] = ()
+    """Other names by which clients reach it; one with `*` is a pattern, for names that no group serves."""
+    draft_model: str = ""
+    """A small model of the same vocabulary, which guesses tokens for this one to check; as `source`."""
+    tool_format: ToolFormatName = ""
+    """The form in which it calls tools. Left out: that of its chat template."""
+    sampling: Annotated[str, BeforeValidator(_sampling_text), AfterValidator(_check_sampling)] = ""
+    """Sampling where a request says nothing: a table, or the text of `RYZ_SAMPLING_DEFAULTS`."""
+    groups: Annotated[int, Interval(ge=1, le=64)] = 0
+    """Worker groups; each holds the whole model. Left out: two if they fit."""
+    tensor_parallel: Ranks = 0
+    """Ranks that share one group's model. Left out: one."""
+    threads: Threads = 0
+    """Threads of each rank; 0 or left out: the cores shared by the ranks of all models."""
+    precision: PrecisionChoice = "auto"
+    """Of weights, as `--precision`."""
+    kv_cache_tokens: KVTokens | None = None
+    """KV cache of a group, in tokens; 0: a share of the free memory. Left out: what fits, at most 65,536."""
+
+    @field_validator("aliases")
+    @classmethod
+    def _are_different(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
+        for alias in aliases:
+            if aliases.count(alias) > 1:
+                raise ValueError(f"{alias!r} is there twice")
+        return aliases
+
+    def with_values(self, **values: Any) -> "ModelEntry":
+        """Return it with other values, which are not checked."""
+        return self.model_copy(update=values)
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """A model that was found.
+
+    Attributes:
+        entry: With its name; `machine.py` settles what it leaves open.
+        path: Directory or GGUF file; None with a null engine that has none.
+        draft: The same of its draft model.
+        number: Of the entry in what was declared.
+    """
+
+    entry: ModelEntry
+    path: Path | None
+    draft: Path | None = None
+    number: int = 0
+
+    @property
+    def name(self) -> str:
+        """The name clients use."""
+        return self.entry.name
+
+    def with_values(self, **values: Any) -> "ServedModel":
+        """Return it with other values in its entry."""
+        return replace(self, entry=self.entry.with_values(**values))

@@ -1,0 +1,111 @@
+"""Reads a models file: TOML whose `[[models]]` are the entries. Reports all of its mistakes at once.
+
+It does not look for the models themselves; `declared.py` has the checks between entries, `find.py` that.
+"""
+
+import re
+import tomllib
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from cli.console import fail
+from cli.stack.fleet.declared import Declaration
+from cli.stack.fleet.entry import ModelEntry
+from cli.stack.fleet.toml_lines import Place, lines_of
+
+TABLE = "models"
+_EXAMPLE = '`[[models]]` and below it `source = "smollm2-135m"`'
+_SAID = {
+    "missing": 'is missing: a name of the catalogue, `hf:OWNER/NAME` or a path, such as `source = "demo"`',
+    "string_too_short": "is empty: give a name of the catalogue, `hf:OWNER/NAME` or a path",
+    "string_type": "must be text in quotes",
+    "int_type": "must be a whole number",
+    "tuple_type": 'must be a list, such as `["one", "two"]`',
+    "greater_than_equal": "must be {ge} or more",
+    "less_than_equal": "must be {le} or less",
+    "literal_error": "must be {expected}",
+    "string_pattern_mismatch": "must be small letters, digits and `_`: one of the forms in docs/tools.md",
+}
+_SHOWN = 64  # characters of a value in an error
+
+
+def read_models_file(path: Path) -> Declaration:
+    """Return what a models file declares, with the mistakes in single entries.
+
+    Raises:
+        CommandError: It cannot be read, or it is no TOML.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+        data = tomllib.loads(text)
+    except OSError as error:
+        fail(f"The models file {path} cannot be read: {error.strerror}.", 2)
+    except UnicodeDecodeError:
+        fail(f"The models file {path} is no text in UTF-8: write it anew with an editor.", 2)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"at line (\d+)", str(error))
+        fail(f"{path}:{line[1] if line else text.count(chr(10)) + 1}: this is no TOML: {error}.", 2)
+    declared = Declaration(file=path, lines=lines_of(text))
+    for key in data:
+        if key != TABLE:
+            declared.add_problem((key,), f"`{key}` is no field of a models file{_nearest(key, [TABLE])}")
+    tables = data.get(TABLE, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        declared.add_problem((TABLE,), f"`models` must be tables: {_EXAMPLE}")
+    elif not tables:
+        declared.add_problem((), f"there is no model: write {_EXAMPLE}")
+    else:
+        for index, table in enumerate(tables):
+            _take_entry(declared, index, table)
+    return declared
+
+
+def _take_entry(declared: Declaration, index: int, table: dict[str, Any]) -> None:
+    declared.labels[index] = _label(index, table)
+    try:
+        declared.entries[index] = ModelEntry.model_validate(table)
+    except ValidationError as error:
+        for one in error.errors():
+            place: Place = (TABLE, index, *one["loc"])
+            declared.add_problem(place, _describe(one))
+        wrong = {one["loc"][0] for one in error.errors()}
+        if "source" in table and "source" not in wrong:  # the rest of it is checked as well
+            rest = {name: value for name, value in table.items() if name not in wrong}
+            declared.entries[index] = ModelEntry.model_validate(rest)
+
+
+def _label(index: int, table: dict[str, Any]) -> str:
+    """How errors call an entry: by its name or source if it has one."""
+    for field in ("name", "source"):
+        if isinstance(found := table.get(field), str) and found:
+            return found[:_SHOWN]
+    return f"model {index + 1}"
+
+
+def _describe(error: ErrorDetails) -> str:
+    """Say in words what is wrong with a field."""
+    names = [str(part) for part in error["loc"] if isinstance(part, str)]
+    field, kind = ".".join(names), error["type"]
+    if kind == "extra_forbidden":
+        return f"`{field}` is no field of a model{_nearest(names[-1], [*ModelEntry.model_fields])}"
+    if kind == "value_error":
+        return f"`{field}`: {error['ctx']['error']}"
+    said = _SAID.get(kind, error["msg"]).format(**error.get("ctx", {}))
+    got = "" if kind in {"missing", "string_too_short"} else f", got {_shown(error['input'])}"
+    return f"`{field}` {said}{got}"
+
+
+def _shown(value: object) -> str:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _nearest(given: str, known: list[str]) -> str:
+    found = get_close_matches(given, known, 1)
+    if found:
+        return f"; did you mean `{found[0]}`?"
+    return f"; there {'are' if len(known) > 1 else 'is'} {', '.join(f'`{name}`' for name in known)}"

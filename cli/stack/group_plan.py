@@ -1,0 +1,102 @@
+"""Plans one worker group of one model: the settings and the process of its leader. Pure."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+
+from cli.models.catalogue import known_file
+from cli.models.store import packed_dir
+from cli.stack.fleet.entry import ServedModel
+from cli.stack.host.naming import group_name
+from cli.stack.options import UpOptions
+from cli.stack.process import ServiceSpec
+from cli.stack.service_plan import admin_address, plan_service
+from services.gateway.admission.auth import parse_keys
+from services.gateway.admission.parties import ADDRESS_SHARE
+
+TENANT_SHARE = "RYZ_MAX_RUNNING_PER_TENANT"
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPlanner:
+    """Makes the plans of a stack's groups, whichever model they serve.
+
+    Attributes:
+        common: Settings that all leaders of the stack have.
+        environ: The supervisor's variables; what they say is left alone.
+        num_groups: Of all models, which share the memory that is free.
+    """
+
+    options: UpOptions
+    common: Mapping[str, str]
+    environ: Mapping[str, str]
+    num_groups: int
+
+    def plan(
+        self, model: ServedModel, number: int, port: int, probe: Callable[[], Awaitable[bool]]
+    ) -> ServiceSpec:
+        """Return the process of a group's leader.
+
+        Args:
+            number: Of the group in the stack.
+            port: Of its admin endpoint.
+            probe: Returns whether it is ready.
+        """
+        own = admin_address(port) | {
+            "RYZ_GROUP": group_name(self.options.stack, number),
+            "RYZ_ENGINE": self.options.engine,
+            "RYZ_KERNELS": self.options.kernels,
+        }
+        own |= self._model_settings(model)
+        own |= _memory_share(self.num_groups, self.environ) | _tenant_share(self.environ)
+        drain = self.environ.get("RYZ_DRAIN_TIMEOUT_S", "")
+        return plan_service(service_name(number), {**self.common, **own}, probe, drain, model=model.name)
+
+    def _model_settings(self, model: ServedModel) -> dict[str, str]:
+        entry = model.entry
+        own = {
+            "RYZ_MODEL_NAME": entry.name,
+            "RYZ_TOOL_FORMAT": entry.tool_format,
+            "RYZ_TENSOR_PARALLEL": str(entry.tensor_parallel),
+            "RYZ_PRECISION": entry.precision,
+            "RYZ_THREADS": str(entry.threads),
+        }
+        if "RYZ_PACKED_DIR" not in self.environ and self.options.engine == "torch":
+            own["RYZ_PACKED_DIR"] = str(packed_dir())
+        if entry.sampling:
+            own["RYZ_SAMPLING_DEFAULTS"] = entry.sampling
+        if not self.environ.get("RYZ_SAMPLING_FALLBACK") and model.path is not None:
+            known = known_file(model.path)
+            own["RYZ_SAMPLING_FALLBACK"] = known.sampling if known else ""
+        if entry.kv_cache_tokens is not None:
+            own["RYZ_KV_CACHE_TOKENS"] = str(entry.kv_cache_tokens)
+        if model.draft is not None:
+            own["RYZ_DRAFT_MODEL"] = str(model.draft)
+            own["RYZ_SPECULATION"] = self.environ.get("RYZ_SPECULATION") or "draft"
+        return own if model.path is None else own | {"RYZ_MODEL": str(model.path)}
+
+
+def service_name(number: int) -> str:
+    """Return the name of a group's leader among the services of the stack."""
+    return f"worker-g{number}"
+
+
+def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Divide the share of free memory by the groups, which all read the free memory at the same time."""
+    try:
+        share = float(environ.get("RYZ_KV_MEMORY_SHARE", "0.5"))
+    except ValueError:
+        return {}  # the workers refuse it and name the variable
+    return {"RYZ_KV_MEMORY_SHARE": repr(share / groups)}
+
+
+def _tenant_share(environ: Mapping[str, str]) -> dict[str, str]:
+    """Limit what one tenant, or one address without keys, may have of the running slots."""
+    if environ.get(TENANT_SHARE):
+        return {}
+    try:
+        tenants = set(parse_keys(environ.get("RYZ_API_KEYS", "")).values())
+    except ValueError:
+        return {}  # the gateway refuses it and names the variable
+    if not tenants:
+        return {TENANT_SHARE: str(ADDRESS_SHARE)}
+    return {TENANT_SHARE: "0.5"} if len(tenants) > 1 else {}

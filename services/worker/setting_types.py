@@ -1,0 +1,7 @@
+"""Types of the worker's settings that a models file has as well; it does not import all settings for them."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+ToolFormatName = Annotated[str, Field(pattern=r"^[a-z0-9_]{0,64}$")]
