@@ -128,8 +128,8 @@ class HttpApi:
 class ChatApi(HttpApi):
     """The requests of `ryz chat`."""
 
-    def first_model(self) -> str:
-        """Return the first model that is served."""
+    def model_names(self) -> list[str]:
+        """Return the names of the models that are served, at least one."""
         answer = self.ask("GET", "/v1/models")
         try:
             names = [str(model["id"]) for model in answer.json()["data"]]
@@ -137,7 +137,7 @@ class ChatApi(HttpApi):
             self.refuse_answer()
         if not names:
             fail(f"{self.url} serves no model at the moment; `ryz status` shows why.")
-        return names[0]
+        return names
 
     def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
         """Yield the answer's text, piece by piece; a connection that breaks costs a pause.

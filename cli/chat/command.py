@@ -7,6 +7,7 @@ import os
 import secrets
 import shlex
 import sys
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,14 +66,14 @@ def chat(options: ChatOptions) -> None:
         fail('There is nothing to ask: the input is empty. Pipe a question in, or use `--once "..."`.')
     url = find_url(options.url, options.state_dir, options.api_key)
     with closing(ChatApi(url, options.api_key)) as api:
-        model = options.model or api.first_model()
+        model, *others = [options.model] if options.model else api.model_names()
         talk = TerminalChat(
             api, model, options.session, options.system, options.sampling, gateway=gateway_words(options)
         )
         if question:
             talk.ask(question)
         else:
-            talk.converse()
+            talk.converse(others)
 
 
 class TerminalChat:
@@ -119,13 +120,20 @@ class TerminalChat:
         sys.stdout.write("\n")
         sys.stdout.flush()
 
-    def converse(self) -> None:
-        """Ask and answers until /quit, Ctrl-D, or Ctrl-C twice at the prompt."""
+    def converse(self, others: Sequence[str] = ()) -> None:
+        """Ask and answer until /quit, Ctrl-D, or Ctrl-C twice at the prompt.
+
+        Args:
+            others: Models that could have been chosen.
+        """
         import readline  # noqa: F401, PLC0415 (gives `input` history and editing)
 
         from cli.console import CommandError, called_as, err  # noqa: PLC0415
 
         err.print(f"{self._model} at {self._api.url}, session {self.session_id}", style="dim", markup=False)
+        if others:
+            names = ", ".join(map(visible, others))
+            err.print(f"Also served: {names} (`--model NAME`)", style="dim", markup=False)
         err.print(HELP, style="dim", markup=False)
         interrupted = False
         while True:

@@ -93,7 +93,7 @@ async def test_a_start_is_not_late_for_the_time_in_which_others_have_the_core(mo
         counts = [read_process(rank.pid) for rank in info.ranks]
     cpu_s = max(thread.run_ns / 1e9 for one in counts if one for thread in one.threads.values())
     limit_s = 2 * cpu_s
-    with busy_core(8, []):
+    with busy_core(3, []):
         began = time.monotonic()
         command = ("taskset", "-c", str(BUSY_CORE), *HANGING)
         async with running(model, command=command, engine_start_timeout_s=limit_s) as (_, info):

@@ -15,7 +15,7 @@ from tests.kits.servers import free_port
 
 @pytest.mark.asyncio
 async def test_an_alias_of_a_model_that_no_group_serves_is_named_by_all_apis() -> None:
-    means = "'bad' means 'nonesuch' here (RYZ_MODEL_ALIASES), which no group serves; "
+    means = "'bad' means 'nonesuch' here, which no group serves; "
     served = "models that are served: demo, a/b"
     async with (
         running_gateway(model_aliases="bad=nonesuch", grpc_port=free_port()) as gateway,

@@ -86,6 +86,19 @@ def test_commands_of_the_conversation(
     assert said.count(chat.HELP.split(",")[0]) == 2
 
 
+def test_a_conversation_names_the_models_that_could_have_been_chosen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, "/quit", "/quit")
+    conversation(FakeApi()).converse()
+    assert "Also served" not in capsys.readouterr().err
+    conversation(FakeApi()).converse(["smollm2-135m", "\x1b[2Jgemma"])
+    said = capsys.readouterr().err
+    assert "Also served: smollm2-135m, " in said
+    assert "gemma (`--model NAME`)" in said
+    assert "\x1b" not in said
+
+
 def test_ctrl_c_stops_an_answer_and_then_leaves(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

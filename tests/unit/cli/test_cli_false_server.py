@@ -57,7 +57,7 @@ def test_bytes_that_cannot_be_unpacked_are_reported() -> None:
 @pytest.mark.parametrize("models", ["words", "[]", "{}", '{"data": 5}', '{"data": [{}]}', '{"data": ["x"]}'])
 def test_models_of_another_shape_are_reported(models: str) -> None:
     with pytest.raises(CommandError, match=MESSAGE):
-        answering(ChatApi, models.encode()).first_model()
+        answering(ChatApi, models.encode()).model_names()
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def alias_named(error: RyzError, asked: str, model: str) -> RyzError:
     """
     if not asked or asked == model or not isinstance(error, ModelNotFound):
         return error
-    meaning = f"{asked[:_SHOWN]!r} means {model[:_SHOWN]!r} here (RYZ_MODEL_ALIASES)"
+    meaning = f"{asked[:_SHOWN]!r} means {model[:_SHOWN]!r} here"
     served = error.message.partition("; ")[2]
     return ModelNotFound(f"{meaning}, which no group serves; {served or 'see /v1/models'}", **error.data)
 
