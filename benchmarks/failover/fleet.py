@@ -21,6 +21,7 @@ _GROUPS = 2
 _READY_S = 60.0  # one to four seconds on an idle machine
 _STATUS_S = 0.5
 _SILENT_S = 0.25
+_GONE = {"ended", "frozen", "hung"}
 _FETCH_SECONDS = "ryz_worker_kv_fetch_seconds"
 
 
@@ -61,13 +62,13 @@ class FleetProbe:
     def ready(self, group: str, since: float = 0.0) -> bool:
         """Return whether the group has said after that moment that it is ready."""
         heartbeat, at = self.beats.get(group, (None, 0.0))
-        return heartbeat is not None and heartbeat.state == "ready" and at > since
+        return heartbeat is not None and _says_ready(heartbeat) and at > since
 
     async def await_away(self, group: str, since: float) -> None:
         """Wait until the group says that it is not ready, or is silent."""
         while True:
             heartbeat, at = self.beats[group]
-            if (at > since and heartbeat.state != "ready") or time.monotonic() - at > _SILENT_S:
+            if (at > since and not _says_ready(heartbeat)) or time.monotonic() - at > _SILENT_S:
                 return
             await asyncio.sleep(0.005)
             if time.monotonic() > since + _READY_S:
@@ -102,7 +103,7 @@ class FleetProbe:
             ready = len(self.beats) >= _GROUPS and all(self.ready(group, fresh) for group in self.beats)
             if ready and min(running) >= least:
                 groups = await self.pids()
-                if len(groups) == len(self.beats):
+                if len(groups) == len(self.beats) and all(ranks for _, ranks in groups.values()):
                     return groups
             await asyncio.sleep(0.02)
         raise BenchError(f"the groups were not all at work within {_READY_S:g} s")
@@ -140,6 +141,12 @@ class FleetProbe:
             await asyncio.sleep(0.01)
         await subscription.unsubscribe()
         return found
+
+
+def _says_ready(heartbeat: Heartbeat) -> bool:
+    """Whether the leader is ready, and not gone as the process that sends its heartbeats may know."""
+    vitals = heartbeat.vitals
+    return heartbeat.state == "ready" and (vitals is None or vitals.leader not in _GONE)
 
 
 def mean_fetch_s(

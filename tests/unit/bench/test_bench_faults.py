@@ -19,6 +19,11 @@ from benchmarks.lib.stack import RunningStack
 from benchmarks.stack_plans import FailoverPlan
 from cli.__main__ import app
 from cli.bench import failover as bench_failover
+from shared import subjects
+from shared.codec import encode
+from shared.messages import Heartbeat, Load, ModelCard, State, Vitals
+from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import until
 
 REASON = "group g0 did not come back within 30 s; its last heartbeat, 0.0 s ago, said that it is failed"
 
@@ -61,6 +66,30 @@ async def test_the_faults_until_a_group_stays_away_are_kept() -> None:
     assert why == REASON
     assert len(faults) == 2
     assert [line.split("killed, ")[1] for line in said] == ["1 of 5; 12 streams", "2 of 5; 12 streams"]
+
+
+@pytest.mark.parametrize(
+    ("state", "leader", "is_ready"),
+    [
+        ("ready", "running", True),
+        ("ready", "", True),
+        ("starting", "running", False),
+        ("ready", "ended", False),
+    ],
+)
+async def test_a_group_whose_leader_has_ended_is_not_ready(
+    memory_bus: MemoryBus, state: State, leader: str, is_ready: bool
+) -> None:
+    """The last heartbeat of a leader that was killed has the state that it had."""
+    probe = FleetProbe(memory_bus, memory_bus)  # type: ignore[arg-type]
+    await probe.listen()
+    beat = Heartbeat(
+        group="g0", instance_id="a", seq=1, interval_ms=25, state=state, load=Load(),
+        model=ModelCard(name="m", context_length=8), vitals=Vitals(leader=leader),
+    )  # fmt: skip
+    await memory_bus.publish(subjects.heartbeat("g0"), encode(beat))
+    await until(lambda: "g0" in probe.beats)
+    assert probe.ready("g0") is is_ready
 
 
 async def test_a_run_that_is_interrupted_keeps_its_faults_too() -> None:
