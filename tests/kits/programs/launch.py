@@ -110,16 +110,20 @@ def run_program(
 
 
 class ProgramServer:
-    """Starts the server, which imports while this process goes on, and gives its address to tests."""
+    """Starts the server, which imports while this process goes on, and gives its address to tests.
 
-    def __init__(self) -> None:
+    Args:
+        modules: What it imports, packages with all of their modules.
+    """
+
+    def __init__(self, modules: Sequence[str] = IMPORTED) -> None:
         self._folder = tempfile.mkdtemp(prefix="ryz-programs-")
         address = f"{self._folder}/socket"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
             listener.bind(address)
             listener.listen(64)
             self._process = subprocess.Popen(
-                [*module_command("tests.kits.programs.server"), str(listener.fileno()), *IMPORTED],
+                [*module_command("tests.kits.programs.server"), str(listener.fileno()), *modules],
                 stdin=subprocess.DEVNULL,
                 env=module_environment(os.environ | QUIET),
                 pass_fds=[listener.fileno()],

@@ -134,11 +134,11 @@ def _run(request: Run, descriptors: list[int]) -> NoReturn:
         status = module.main() or 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
-        if isinstance(end.code, str):
+        if end.code is not None and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
     except BaseException:
         sys.excepthook(*sys.exc_info())
-    with suppress(OSError):
+    with suppress(OSError, ValueError):  # ValueError: the program has closed it
         sys.stdout.flush()
         sys.stderr.flush()
     os._exit(status)
