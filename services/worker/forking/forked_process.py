@@ -57,6 +57,8 @@ def run_module(module: str, arguments: Sequence[str]) -> NoReturn:
         status = sys.modules[module].main() or 0
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if end.code is not None and not isinstance(end.code, int):
+            print(end.code, file=sys.stderr)
     except BaseException:  # nothing may return into the code of the parent
         sys.excepthook(*sys.exc_info())
     sys.stdout.flush()
