@@ -14,9 +14,14 @@ from cli.console import CommandError
 from cli.models.catalogue import catalogue
 from cli.models.names import HubName, hub_name, served_name
 from cli.models.resolve import resolve_model
+from cli.stack.memory_needs import (
+    GROUP_BYTES,
+)
 from cli.stack.model_dir import demo_model, find_model
 from cli.stack.options import as_given
-from cli.stack.sizing import GROUP_BYTES, LEAST_KV_TOKENS
+from cli.stack.sizing import (
+    LEAST_KV_TOKENS,
+)
 from services.worker.engine.checkpoint.model_size import ModelSize
 from services.worker.gguf import config as gguf_config
 from services.worker.model_files.sampling_defaults import parse_sampling

@@ -18,7 +18,7 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.engine.native import packed_dir
+from services.worker.engine.native import packed_dir, packed_room
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.layers.unsupported import unsupported
@@ -47,7 +47,7 @@ ONCE = each_once(served(ENTRIES))
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(packed_dir, "LEAST_BYTES", 0)
+    monkeypatch.setattr(packed_room, "LEAST_BYTES", 0)
     yield
     while packed_dir.held_files:
         os.close(packed_dir.held_files.pop())
@@ -247,7 +247,7 @@ def test_a_place_that_cannot_be_used_is_a_warning(
 
 
 def _pack_in_process(model: Path, path: Path, packed: Any) -> None:
-    packed_dir.LEAST_BYTES = 0
+    packed_room.LEAST_BYTES = 0
     loads = Loads(model)
     loads(folder(path))
     with packed.get_lock():
