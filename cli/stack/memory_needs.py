@@ -1,8 +1,8 @@
 """What groups of models take of a machine's memory, beside their KV. Pure.
 
 Groups of a model that map the same packed weights (`packed_dir.py` of the worker's kernels) hold these once,
-other groups a copy each. Where it is not certain that they can map them, copies are counted. Loading takes no
-more: one group packs, and its copy goes before it maps the file; there is no KV yet.
+other groups a copy each. Where it is not certain that they can map them, copies are counted. While
+they load, one group packs, and its copy goes before it maps the file.
 """
 
 from collections.abc import Sequence
@@ -15,10 +15,14 @@ from services.worker.rank_protocol.run_config import EngineRunConfig, Precision,
 
 TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_running
 # Of a group beside weights and KV: PSS of leader, the processes beside it, fork server and a rank, while 8
-# streams with prompts of 1,000 tokens get 500 each, and the 256 MiB that its blocks may take in the memory of
-# the host (docs/performance.md, "Memory of groups"). It was 532 MiB with 49,152 tokens in the vocabulary, and
-# 747 with 262,144: 484 MiB and 1 KiB a token. The rest is margin, with logits of 128 sequences.
-GROUP_BYTES, BYTES_OF_A_TOKEN = 520 * 2**20, 1024 + 128 * 4
+# streams with prompts of 750 to 960 tokens get 500 each, and the 256 MiB that its blocks may take in the
+# memory of the host (docs/performance.md, "Memory of groups"). It was 525 MiB with 49,152 tokens in the
+# vocabulary, and 634 with 262,144: 499 MiB and 0.54 KiB a token. The rest is margin: a twelfth, and for the
+# logits of 128 sequences half a KiB a token.
+GROUP_BYTES, BYTES_OF_A_TOKEN = 540 * 2**20, 1024
+# Of a weight of the largest matrix while it is packed, beside all packed weights; measured with the codes of
+# Gemma 3 270M: 1.4, 1.8, 4.0 and 1.7.
+_READING_BYTES: dict[Precision, float] = {"codes": 1.5, "int8": 2, "bf16": 4, "fp32": 2}
 MEMORY_SHARE = 0.95  # of the free memory; the rest is for other programs
 SERVICES_BYTES = 384 * 2**20  # gateway, router, kvstate, broker and supervisor, if that is more than the rest
 # The stores begin with a few MiB. Where memory is short, they are bounded by what KV leaves, but not lower.
@@ -118,6 +122,22 @@ def share_weights(models: Sequence[ModelNeeds], machine: MachineFacts, groups: S
     wanted = sum(size for size, is_packed in zip(sizes, packed, strict=True) if is_packed)
     has_room = wanted <= machine.packed_bytes
     return [has_room and is_packed and count > 1 for is_packed, count in zip(packed, groups, strict=True)]
+
+
+def loading_bytes(models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int]) -> int:
+    """Return the memory that all groups take while they load, before there is KV.
+
+    For groups that share weights one packs; what it reads of the largest matrix is beside what it has packed.
+    """
+    shared = share_weights(models, machine, groups)
+    read = sum(_reading_bytes(model, machine) for model, once in zip(models, shared, strict=True) if once)
+    return sum(weight_bytes(models, machine, groups)) + all_process_bytes(models, groups) + read
+
+
+def _reading_bytes(model: ModelNeeds, machine: MachineFacts) -> int:
+    """Return the memory for the largest matrix, that of the output, while it is packed."""
+    precision = chosen_precision(model.size, machine, model.given)
+    return int(model.size.embedding * _READING_BYTES[precision])
 
 
 def all_process_bytes(models: Sequence[ModelNeeds], groups: Sequence[int]) -> int:

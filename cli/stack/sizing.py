@@ -17,6 +17,7 @@ from cli.stack.memory_needs import (
     ModelNeeds,
     all_process_bytes,
     chosen_precision,
+    loading_bytes,
     own_weight_bytes,
     process_bytes,
     share_weights,
@@ -125,6 +126,8 @@ def sizings_of(
     models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int]
 ) -> list[Sizing] | None:
     """Choose for so many groups of each model; None if they do not fit."""
+    if loading_bytes(models, machine, groups) > machine.room_bytes:
+        return None
     weights, shared = weight_bytes(models, machine, groups), share_weights(models, machine, groups)
     rest = machine.room_bytes - sum(weights) - all_process_bytes(models, groups)
     wanted = int(min(machine.store_bytes * STORE_OVERHEAD, max(0, rest) * STORE_PART))
@@ -190,6 +193,7 @@ def kv_tokens(
 def missing_bytes(models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int]) -> int:
     """Free memory that so many groups of each model lack, with the least KV."""
     needed = sum(least_bytes(models, machine, groups)) + machine.least_store_bytes
+    needed = max(needed, loading_bytes(models, machine, groups))
     return max(0, needed + machine.reserve_bytes - machine.free_bytes)
 
 

@@ -10,6 +10,7 @@ from cli.stack.memory_needs import (
     ModelNeeds,
     chosen_precision,
     has_kernels,
+    loading_bytes,
     process_bytes,
     share_weights,
     weight_bytes,
@@ -129,11 +130,15 @@ def refusal(size: ModelSize, context: int, machine: MachineFacts, given: GivenSi
         parts = f"{weights} for weights, which they share, and each {kv}"
     else:
         parts = f"{'each ' if groups > 1 else ''}{weights} for weights, {kv}"
+    loading = loading_bytes([needs], machine, [groups])
+    packing = ""
+    if loading > needed:
+        packing = f"While one of them packs the weights, they need {size_words(loading)}. "
     processes = size_words(process_bytes(size))
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
         "The model does not fit into the memory that is free. "
-        f"{what} would need {size_words(needed)}: {parts} and {processes} for processes. "
+        f"{what} would need {size_words(needed)}: {parts} and {processes} for processes. {packing}"
         f"Free are {size_words(machine.free_bytes)}, of which the "
         f"other services need {size_words(machine.reserve_bytes)}{stores}. "
         f"What helps: {' or '.join(_remedies(size, context, machine, given, groups))}."

@@ -11,6 +11,7 @@ from cli.stack.memory_needs import (
     ModelNeeds,
     chosen_precision,
     has_kernels,
+    loading_bytes,
     process_bytes,
     share_weights,
 )
@@ -108,6 +109,9 @@ def refuse_fleet(models: Sequence[NamedNeeds], machine: MachineFacts) -> str:
     all_needs = [model.needs for model in models]
     counts = [needs.given.groups or 1 for needs in all_needs]
     needed, shared = least_bytes(all_needs, machine, counts), share_weights(all_needs, machine, counts)
+    loading, packing = loading_bytes(all_needs, machine, counts), ""
+    if loading > sum(needed):
+        packing = f"While the weights are packed, the groups need {size_words(loading)}. "
     parts = list[str]()
     for n, (model, count) in enumerate(zip(models, counts, strict=True)):
         size = model.needs.size
@@ -121,7 +125,7 @@ def refuse_fleet(models: Sequence[NamedNeeds], machine: MachineFacts) -> str:
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
         "The models do not fit beside each other into the memory that is free. Together they would need "
-        f"{size_words(sum(needed))}: {', '.join(parts)}. "
+        f"{size_words(sum(needed))}: {', '.join(parts)}. {packing}"
         f"Free are {size_words(machine.free_bytes)}, of which the other services need "
         f"{size_words(machine.reserve_bytes)}{stores}. "
         f"What helps: {' or '.join(_remedies(models, machine, counts))}."

@@ -15,6 +15,7 @@ from cli.stack.memory_needs import (
     GivenSizing,
     MachineFacts,
     ModelNeeds,
+    loading_bytes,
     process_bytes,
     share_weights,
     weight_bytes,
@@ -27,7 +28,7 @@ from services.worker.engine.native.packed_room import FREE_BYTES, LEAST_BYTES
 from tests.kits.supervisor import options
 
 GIB = 2**30
-SIZE = ModelSize(4 * GIB, GIB, 10_000, False, 1, 32_768, stored="codes", code_bytes=1.0)
+SIZE = ModelSize(5 * GIB - GIB // 8, GIB // 8, 10_000, False, 1, 32_768, stored="codes", code_bytes=1.0)
 WEIGHTS = SIZE.weight_bytes("codes")
 OPEN, TWO = GivenSizing(), GivenSizing(groups=2)
 ONCE = MachineFacts(cores=4, free_bytes=64 * GIB, kernels=True, packed_bytes=50 * GIB)
@@ -98,6 +99,21 @@ def test_one_more_byte_of_weights_does_not_fit() -> None:
     assert "2 groups would need" in message
     assert "for weights, which they share, and each" in message
     assert "`--groups 1`" in message
+
+
+def test_the_matrix_that_is_read_while_a_group_packs_has_to_fit() -> None:
+    wide = replace(SIZE, embedding=2 * GIB, kv_values=512)
+    peak = wide.weight_bytes("codes") + 2 * GROUP_BYTES + 3 * GIB
+    assert loading_bytes([needs(wide)], ONCE, [2]) == peak
+    assert loading_bytes([needs(wide)], ONCE, [1]) == peak - GROUP_BYTES - 3 * GIB, "as before with one group"
+    assert sizing_of(wide, 8192, with_room(ONCE, peak), OPEN, 2)
+    short = with_room(ONCE, peak - 2**20)
+    assert choose_sizing(wide, 8192, short, OPEN).groups == 1
+    missing = missing_bytes([needs(wide)], short, [2])
+    assert 0 < missing < 2 * 2**20
+    assert sizing_of(wide, 8192, replace(short, free_bytes=short.free_bytes + 2 * missing), OPEN, 2)
+    message = refusal(wide, 8192, short, TWO)
+    assert re.search(r"While one of them packs the weights, they need 1\d\.\d GiB\. Free", message)
 
 
 def test_models_beside_each_other_count_each_their_own_weights_once() -> None:
