@@ -14,7 +14,7 @@ from cli.models.sampling_facts import SamplingFact, sampling_facts, sampling_tex
 from cli.models.store import in_bytes, size_of
 
 if TYPE_CHECKING:
-    from cli.stack.sizing import GivenSizing, MachineFacts
+    from cli.stack.memory_needs import GivenSizing, MachineFacts
     from services.worker.engine.checkpoint.model_size import ModelSize
 
 

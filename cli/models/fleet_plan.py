@@ -13,7 +13,8 @@ from cli.console import fail
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cli.stack.sizing import MachineFacts, ModelNeeds, Sizing
+    from cli.stack.memory_needs import MachineFacts, ModelNeeds
+    from cli.stack.sizing import Sizing
 
 _SUMMED = ("groups", "ranks", "weights_bytes", "kv_bytes", "process_bytes", "bytes")
 
@@ -68,10 +69,9 @@ def plan(
 
 
 def _row(name: str, needs: "ModelNeeds", sizing: "Sizing") -> dict[str, Any]:
-    from cli.stack.sizing import GROUP_BYTES  # noqa: PLC0415
+    from cli.stack.memory_needs import process_bytes  # noqa: PLC0415
 
-    weights = sizing.groups * needs.size.weight_bytes(sizing.precision)
-    processes = sizing.groups * GROUP_BYTES
+    processes = sizing.groups * process_bytes(needs.size)
     return {
         "name": name,
         "parameters": needs.size.parameters,
@@ -81,8 +81,9 @@ def _row(name: str, needs: "ModelNeeds", sizing: "Sizing") -> dict[str, Any]:
         "threads": sizing.threads,
         "precision": sizing.precision,
         "kv_cache_tokens": sizing.kv_cache_tokens,
-        "weights_bytes": weights,
-        "kv_bytes": sizing.needed_bytes - weights - processes,
+        "weights_bytes": sizing.weight_bytes,
+        "weights_shared": sizing.shares_weights,
+        "kv_bytes": sizing.needed_bytes - sizing.weight_bytes - processes,
         "process_bytes": processes,
         "bytes": sizing.needed_bytes,
     }

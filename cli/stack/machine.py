@@ -6,21 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cli.console import fail
+from cli.models.store import packed_dir
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.plan_text import NamedNeeds, describe_plan, refuse_fleet
+from cli.stack.memory_needs import MAX_RUNNING, TOKEN_BUDGET, GivenSizing, MachineFacts, ModelNeeds
 from cli.stack.options import UpOptions
-from cli.stack.sizing import (
-    MAX_RUNNING,
-    TOKEN_BUDGET,
-    DoesNotFit,
-    GivenSizing,
-    MachineFacts,
-    ModelNeeds,
-    Sizing,
-    choose_sizing,
-    choose_sizings,
-)
+from cli.stack.sizing import DoesNotFit, Sizing, choose_sizing, choose_sizings
 from cli.stack.sizing_text import describe_short_cache, refusal, refuse_tiny_cache
 from services.worker.engine.checkpoint.codes.sizes import mean_bytes
 from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES, ModelSize, model_size
@@ -28,7 +20,9 @@ from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native import build
+from services.worker.engine.native.packed_room import packed_room
 from services.worker.engine.precision import require_served, stored_precision
+from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.host.cores_and_memory import available_bytes, total_bytes, usable_cores
 
 DOES_NOT_FIT = 1  # exit code for models of a file
@@ -206,7 +200,19 @@ def machine_facts(options: UpOptions) -> MachineFacts:
     """Look at this machine."""
     stores = 0 if options.redis_url else int(total_bytes() * options.redis_memory_share)
     kernels = options.kernels != "plain" and any(build.find(target) for target in build.targets()[:1])
-    return MachineFacts(usable_cores(), available_bytes(), kernels, stores)
+    return MachineFacts(usable_cores(), available_bytes(), kernels, stores, _packed_bytes(options))
+
+
+def _packed_bytes(options: UpOptions) -> int:
+    """Room for packed weights where the workers will look for them."""
+    directory = os.environ.get("RYZ_PACKED_DIR", str(packed_dir()))
+    if not directory or options.engine != "torch":
+        return 0
+    try:
+        gib = float(os.environ.get("RYZ_PACKED_DIR_GIB") or EngineRunConfig.packed_dir_gib)
+        return packed_room(Path(directory), int(gib * 2**30))
+    except (ValueError, OverflowError, OSError):
+        return 0  # the workers refuse the setting and name it, or cannot use the directory
 
 
 def _setting(name: str, default: int) -> int:

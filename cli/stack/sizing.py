@@ -1,8 +1,8 @@
 """Chooses groups, ranks, threads, precision, KV room and the stores' bound for models on this machine.
 
-Pure. Weights are held once by each group. Everything may grow to its bound at the same time: the full KV of
-all groups and both stores fit beside each other, so that no rank is killed for want of memory. What does not
-fit is refused; `sizing_text.py` says why, and what to do.
+Pure. Everything may grow to its bound at the same time: weights and processes (`memory_needs.py`), the full
+KV of all groups and both stores fit beside each other, so that no rank is killed for want of memory. What
+does not fit is refused; `sizing_text.py` says why, and what to do.
 """
 
 from bisect import bisect_right
@@ -10,81 +10,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
+from cli.stack.memory_needs import (
+    STORE_OVERHEAD,
+    GivenSizing,
+    MachineFacts,
+    ModelNeeds,
+    all_process_bytes,
+    chosen_precision,
+    loading_bytes,
+    own_weight_bytes,
+    process_bytes,
+    share_weights,
+    weight_bytes,
+)
 from services.worker.engine.checkpoint.model_size import ModelSize
-from services.worker.engine.precision import automatic_precision
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from services.worker.rank_protocol.run_config import EngineRunConfig, Precision, PrecisionChoice
+from services.worker.rank_protocol.run_config import Precision
 
 GROUPS = 2  # with two, streams survive the loss of one
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 LEAST_KV_TOKENS = 2_048
 LEAST_GIVEN_TOKENS = 128  # below it a chat template and a short question leave no room for an answer
-TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_running
-# of a group beside weights and KV: leader, fork server, a rank; measured with SmolLM2-135M
-GROUP_BYTES = 650 * 2**20
-MEMORY_SHARE = 0.95  # of the free memory; the rest is for other programs
-SERVICES_BYTES = 384 * 2**20  # gateway, router, kvstate, broker and supervisor, if that is more than the rest
-# The stores begin with a few MiB. Where memory is short, they are bounded by what KV leaves, but not lower.
-LEAST_STORE_BYTES = 128 * 2**20
 STORE_PART = 0.25  # of what weights and processes leave; KV caches get the rest first
-STORE_OVERHEAD = (
-    1.15  # memory of a Redis for each byte of its `maxmemory`: fragments, and copies for its file
-)
 
 
 class DoesNotFit(Exception):
     """The model does not fit this machine as asked; `sizing_text.refusal` has the words."""
-
-
-@dataclass(frozen=True, slots=True)
-class MachineFacts:
-    """What this machine has.
-
-    Attributes:
-        kernels: It has compiled kernels, or can have them.
-        store_bytes: The most that the stack's own stores may hold; 0 if it starts none.
-    """
-
-    cores: int
-    free_bytes: int
-    kernels: bool
-    store_bytes: int = 0
-
-    @property
-    def reserve_bytes(self) -> int:
-        """Free memory that neither groups nor stores get."""
-        return max(SERVICES_BYTES, self.free_bytes - int(self.free_bytes * MEMORY_SHARE))
-
-    @property
-    def room_bytes(self) -> int:
-        """Memory that groups and stores may take."""
-        return max(0, self.free_bytes - self.reserve_bytes)
-
-    @property
-    def least_store_bytes(self) -> int:
-        """Memory that the stores need in any case."""
-        return int(min(self.store_bytes, LEAST_STORE_BYTES) * STORE_OVERHEAD)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GivenSizing:
-    """What options and settings say; 0 or `auto` leaves it open.
-
-    The last two settle how many blocks layers with a sliding window need.
-    """
-
-    groups: int = 0
-    tensor_parallel: int = 0
-    threads: int = 0
-    precision: PrecisionChoice = "auto"
-    kv_cache_tokens: int = 0
-    token_budget: int = TOKEN_BUDGET
-    max_running: int = MAX_RUNNING
-
-    @property
-    def steps(self) -> tuple[int, int]:
-        """Arguments for `ModelSize.pools`."""
-        return self.token_budget, self.max_running
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +47,8 @@ class Sizing:
         threads: Threads of each rank.
         kv_cache_tokens: KV cache of each group.
         needed_bytes: Memory of all groups when their KV caches are full.
+        weight_bytes: The part of it that weights take.
+        shares_weights: All groups hold the weights once; False: a copy each, or there is one group.
         sliding_tokens: The part of the KV cache's tokens that layers with a sliding window keep; 0: all.
         store_bytes: The most that the stores may hold together.
     """
@@ -106,21 +59,10 @@ class Sizing:
     precision: Precision
     kv_cache_tokens: int
     needed_bytes: int
+    weight_bytes: int
+    shares_weights: bool = False
     sliding_tokens: int = 0
     store_bytes: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class ModelNeeds:
-    """What the choice for one model depends on, beside the machine.
-
-    Attributes:
-        context: The model's context length, in tokens.
-    """
-
-    size: ModelSize
-    context: int
-    given: GivenSizing
 
 
 def choose_sizing(size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing) -> Sizing:
@@ -161,7 +103,8 @@ def choose_sizings(models: Sequence[ModelNeeds], machine: MachineFacts) -> list[
         open_ones = [n for n, model in enumerate(models) if counts[n] > 1 and not model.given.groups]
         if not open_ones:
             raise DoesNotFit
-        largest = max(open_ones, key=lambda n: _group_bytes(models[n], machine))
+        shared = share_weights(models, machine, counts)
+        largest = max(open_ones, key=lambda n: second_group_bytes(models[n], machine, shares=shared[n]))
         counts[largest] -= 1
 
 
@@ -183,9 +126,10 @@ def sizings_of(
     models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int]
 ) -> list[Sizing] | None:
     """Choose for so many groups of each model; None if they do not fit."""
-    rest = machine.room_bytes - sum(
-        count * _group_bytes(model, machine) for model, count in zip(models, groups, strict=True)
-    )
+    if loading_bytes(models, machine, groups) > machine.room_bytes:
+        return None
+    weights, shared = weight_bytes(models, machine, groups), share_weights(models, machine, groups)
+    rest = machine.room_bytes - sum(weights) - all_process_bytes(models, groups)
     wanted = int(min(machine.store_bytes * STORE_OVERHEAD, max(0, rest) * STORE_PART))
     for stores in (max(machine.least_store_bytes, wanted), machine.least_store_bytes):
         tokens = kv_tokens(models, machine, groups, rest - stores)
@@ -206,7 +150,9 @@ def sizings_of(
                     threads=model.given.threads or threads,
                     precision=chosen_precision(model.size, machine, model.given),
                     kv_cache_tokens=tokens[n],
-                    needed_bytes=groups[n] * (_group_bytes(model, machine) + caches[n]),
+                    needed_bytes=weights[n] + groups[n] * (process_bytes(model.size) + caches[n]),
+                    weight_bytes=weights[n],
+                    shares_weights=shared[n],
                     sliding_tokens=model.size.pools(tokens[n], *model.given.steps).num_sliding * BLOCK_SIZE,
                     store_bytes=store_bytes,
                 )
@@ -246,11 +192,24 @@ def kv_tokens(
 
 def missing_bytes(models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int]) -> int:
     """Free memory that so many groups of each model lack, with the least KV."""
-    needed = sum(
-        count * (_group_bytes(model, machine) + least_cache_bytes(model, machine))
-        for model, count in zip(models, groups, strict=True)
-    )
-    return max(0, needed + machine.least_store_bytes + machine.reserve_bytes - machine.free_bytes)
+    needed = sum(least_bytes(models, machine, groups)) + machine.least_store_bytes
+    needed = max(needed, loading_bytes(models, machine, groups))
+    return max(0, needed + machine.reserve_bytes - machine.free_bytes)
+
+
+def least_bytes(models: Sequence[ModelNeeds], machine: MachineFacts, groups: Sequence[int]) -> list[int]:
+    """Memory of all groups of each model, with the least KV."""
+    weights = weight_bytes(models, machine, groups)
+    return [
+        weights[n] + groups[n] * (process_bytes(model.size) + least_cache_bytes(model, machine))
+        for n, model in enumerate(models)
+    ]
+
+
+def second_group_bytes(model: ModelNeeds, machine: MachineFacts, *, shares: bool) -> int:
+    """Memory that a model's second group takes, with the least KV."""
+    own = 0 if shares else own_weight_bytes(model, machine)
+    return own + process_bytes(model.size) + least_cache_bytes(model, machine)
 
 
 def least_cache_bytes(model: ModelNeeds, machine: MachineFacts) -> int:
@@ -265,28 +224,7 @@ def least_tokens(context: int, given: GivenSizing) -> int:
     return min(least, given.kv_cache_tokens or least)
 
 
-def group_bytes(size: ModelSize, precision: Precision) -> int:
-    """Memory of a group without its KV."""
-    return GROUP_BYTES + size.weight_bytes(precision)
-
-
-def _group_bytes(model: ModelNeeds, machine: MachineFacts) -> int:
-    return group_bytes(model.size, chosen_precision(model.size, machine, model.given))
-
-
 def _cache_bytes(model: ModelNeeds, machine: MachineFacts, tokens: int) -> int:
     """Memory of a KV cache of so many tokens."""
     pools = model.size.pools(tokens, *model.given.steps)
     return model.size.cache_bytes(pools, chosen_precision(model.size, machine, model.given))
-
-
-def chosen_precision(size: ModelSize, machine: MachineFacts, given: GivenSizing) -> Precision:
-    """The precision that was asked for, or what `auto` stands for."""
-    if given.precision == "auto":
-        return automatic_precision(size.stored, kernels=has_kernels(size, machine))
-    return given.precision
-
-
-def has_kernels(size: ModelSize, machine: MachineFacts) -> bool:
-    """Whether compiled kernels compute this model here: there are none for latent attention."""
-    return machine.kernels and not size.latent

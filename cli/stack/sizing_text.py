@@ -4,18 +4,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import ceil
 
-from cli.stack.sizing import (
-    GROUP_BYTES,
-    GROUPS,
-    KV_TOKENS,
-    LEAST_GIVEN_TOKENS,
+from cli.stack.memory_needs import (
     GivenSizing,
     MachineFacts,
     ModelNeeds,
-    Sizing,
     chosen_precision,
-    group_bytes,
     has_kernels,
+    loading_bytes,
+    process_bytes,
+    share_weights,
+    weight_bytes,
+)
+from cli.stack.sizing import (
+    GROUPS,
+    KV_TOKENS,
+    LEAST_GIVEN_TOKENS,
+    Sizing,
+    least_bytes,
+    least_cache_bytes,
     least_tokens,
     missing_bytes,
     sizing_of,
@@ -48,8 +54,10 @@ def describe_groups_of(sizing: Sizing, size: ModelSize, machine: MachineFacts) -
     )
     sliding = f" ({sizing.sliding_tokens:,} in layers with a sliding window)" if sizing.sliding_tokens else ""
     shape = f"{count_words(sizing.tensor_parallel, 'rank')} of {count_words(sizing.threads, 'thread')}"
+    once = ", weights once for both" if sizing.shares_weights and sizing.groups == GROUPS else ""
+    once = once or (", weights once for all" if sizing.shares_weights else "")
     return (
-        f"{groups}, each {shape}; {precision}{why}; "
+        f"{groups}, each {shape}; {precision}{why}{once}; "
         f"KV for {sizing.kv_cache_tokens:,} tokens a group{sliding}; "
         f"at most {size_words(sizing.needed_bytes)} of memory for the groups"
     )
@@ -112,19 +120,26 @@ def refuse_tiny_cache(tokens: int, context: int) -> str:
 
 def refusal(size: ModelSize, context: int, machine: MachineFacts, given: GivenSizing) -> str:
     """Say why a model does not fit, and what to do."""
-    groups = given.groups or 1
-    precision, tokens = chosen_precision(size, machine, given), given.kv_cache_tokens
-    tokens = tokens or least_tokens(context, given)
-    weights = size.weight_bytes(precision)
-    kv = size.cache_bytes(size.pools(tokens, *given.steps), precision)
+    groups, needs = given.groups or 1, ModelNeeds(size, context, given)
+    tokens = given.kv_cache_tokens or least_tokens(context, given)
+    weights = size_words(size.weight_bytes(chosen_precision(size, machine, given)))
+    kv = f"{size_words(least_cache_bytes(needs, machine))} for KV of {tokens:,} tokens"
     what = count_words(groups, "group").capitalize()
-    each = " each" if groups > 1 else ""
+    (needed,) = least_bytes([needs], machine, [groups])
+    if share_weights([needs], machine, [groups])[0]:
+        parts = f"{weights} for weights, which they share, and each {kv}"
+    else:
+        parts = f"{'each ' if groups > 1 else ''}{weights} for weights, {kv}"
+    loading = loading_bytes([needs], machine, [groups])
+    packing = ""
+    if loading > needed:
+        packing = f"While one of them packs the weights, they need {size_words(loading)}. "
+    processes = size_words(process_bytes(size))
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
         "The model does not fit into the memory that is free. "
-        f"{what} would need {size_words(groups * (GROUP_BYTES + weights + kv))}:{each} "
-        f"{size_words(weights)} for weights, {size_words(kv)} for KV of {tokens:,} tokens and "
-        f"{size_words(GROUP_BYTES)} for processes. Free are {size_words(machine.free_bytes)}, of which the "
+        f"{what} would need {size_words(needed)}: {parts} and {processes} for processes. {packing}"
+        f"Free are {size_words(machine.free_bytes)}, of which the "
         f"other services need {size_words(machine.reserve_bytes)}{stores}. "
         f"What helps: {' or '.join(_remedies(size, context, machine, given, groups))}."
     )
@@ -149,7 +164,8 @@ def _remedies(
     if fewer:
         yield f"`--groups {fewer}`"
     if given.kv_cache_tokens:
-        room = machine.room_bytes - groups * group_bytes(size, precision) - machine.least_store_bytes
+        weights = sum(weight_bytes([ModelNeeds(size, context, given)], machine, [groups]))
+        room = machine.room_bytes - weights - groups * process_bytes(size) - machine.least_store_bytes
         tokens = size.fitting_tokens(room // groups, precision, *given.steps)
         if tokens >= least_tokens(context, replace(given, kv_cache_tokens=0)):
             yield f"RYZ_KV_CACHE_TOKENS of {tokens:,} or less"

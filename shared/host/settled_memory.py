@@ -1,6 +1,8 @@
-"""Settings of the garbage collector for processes that serve requests."""
+"""Settings of the garbage collector for processes that serve requests, and memory that their start leaves."""
 
 import gc
+
+from shared.host.freed_memory import return_freed_memory
 
 # The garbage collector looks for cycles, of which requests leave few. With Python's default (700 new objects)
 # it took a twentieth of all CPU time and made p99 latency at 128 requests in flight half as long again.
@@ -17,3 +19,4 @@ def settle_memory() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
+    return_freed_memory()

@@ -5,6 +5,7 @@ from cli.stack.fleet.entry import ServedModel
 from cli.stack.fleet.find import find_models
 from cli.stack.machine import examine, is_null, machine_facts
 from cli.stack.options import UpOptions
+from shared.host.freed_memory import return_freed_memory
 
 
 def checked_models(
@@ -25,4 +26,5 @@ def checked_models(
     if declared.has_problems and can_measure and not is_null(options, models):
         examine(options, models, machine, declared)
     declared.refuse_problems()
+    return_freed_memory()  # of tokenizers and tensors, which were read only to be checked
     return models

@@ -6,16 +6,21 @@ A model that is alone has the words of `sizing_text.py`.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cli.stack.sizing import (
-    GROUP_BYTES,
-    GROUPS,
-    KV_TOKENS,
+from cli.stack.memory_needs import (
     MachineFacts,
     ModelNeeds,
-    Sizing,
     chosen_precision,
-    groups_for_cores,
     has_kernels,
+    loading_bytes,
+    process_bytes,
+    share_weights,
+)
+from cli.stack.sizing import (
+    GROUPS,
+    KV_TOKENS,
+    Sizing,
+    groups_for_cores,
+    least_bytes,
     least_cache_bytes,
     missing_bytes,
     sizings_of,
@@ -103,22 +108,26 @@ def refuse_fleet(models: Sequence[NamedNeeds], machine: MachineFacts) -> str:
         return refusal(needs.size, needs.context, machine, needs.given)
     all_needs = [model.needs for model in models]
     counts = [needs.given.groups or 1 for needs in all_needs]
-    parts, total = list[str](), 0
-    for model, count in zip(models, counts, strict=True):
+    needed, shared = least_bytes(all_needs, machine, counts), share_weights(all_needs, machine, counts)
+    loading, packing = loading_bytes(all_needs, machine, counts), ""
+    if loading > sum(needed):
+        packing = f"While the weights are packed, the groups need {size_words(loading)}. "
+    parts = list[str]()
+    for n, (model, count) in enumerate(zip(models, counts, strict=True)):
         size = model.needs.size
-        weights = size.weight_bytes(chosen_precision(size, machine, model.needs.given))
-        kv = least_cache_bytes(model.needs, machine)
-        needed = count * (weights + kv + GROUP_BYTES)
-        total += needed
+        weights = size_words(size.weight_bytes(chosen_precision(size, machine, model.needs.given)))
+        kv = size_words(least_cache_bytes(model.needs, machine))
+        weights = f"that share {weights}" if shared[n] else f"with {weights}"
         parts.append(
-            f"{model.name} {size_words(needed)} ({count_words(count, 'group')} with {size_words(weights)} of "
-            f"weights, {size_words(kv)} of KV and {size_words(GROUP_BYTES)} for processes)"
+            f"{model.name} {size_words(needed[n])} ({count_words(count, 'group')} {weights} of "
+            f"weights, {kv} of KV and {size_words(process_bytes(size))} for processes)"
         )
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
         "The models do not fit beside each other into the memory that is free. Together they would need "
-        f"{size_words(total)}: {', '.join(parts)}. Free are {size_words(machine.free_bytes)}, of which the "
-        f"other services need {size_words(machine.reserve_bytes)}{stores}. "
+        f"{size_words(sum(needed))}: {', '.join(parts)}. {packing}"
+        f"Free are {size_words(machine.free_bytes)}, of which the other services need "
+        f"{size_words(machine.reserve_bytes)}{stores}. "
         f"What helps: {' or '.join(_remedies(models, machine, counts))}."
     )
 

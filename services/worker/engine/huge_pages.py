@@ -10,6 +10,8 @@ from contextlib import suppress
 import numpy as np
 import numpy.typing as npt
 
+from shared.host.freed_memory import return_freed_memory
+
 _HUGE_PAGE = 2 << 20
 _SLAB = 32 << 20  # bytes; of memory that is not used only addresses are taken
 _LEAST, _MOST = 4 << 10, 4 << 20  # bytes of a buffer in a slab; for larger ones numpy asks by itself
@@ -32,6 +34,11 @@ class _Slabs:
             found, self._left = self._left[:size], self._left[whole:]
         return found
 
+    def begin_anew(self) -> None:
+        """The next buffer gets a new slab, so that this one lives no longer than its buffers."""
+        with self._lock:
+            self._left = np.empty(0, np.uint8)
+
 
 _slabs = _Slabs()
 
@@ -43,6 +50,12 @@ def zeros(size: int) -> npt.NDArray[np.uint8]:
     raw = np.zeros(size + ALIGNMENT, np.uint8)
     skip = -raw.ctypes.data % ALIGNMENT
     return raw[skip : skip + size]
+
+
+def release_memory() -> None:
+    """Gives the system the memory of buffers that are not used any more."""
+    _slabs.begin_anew()
+    return_freed_memory()
 
 
 def _new_slab() -> npt.NDArray[np.uint8]:

@@ -39,6 +39,35 @@ def mapped(info: EngineInfo) -> list[set[str]]:
     ]
 
 
+def packed_bytes(directory: Path) -> int:
+    return sum(file.stat().st_size for file in directory.glob("*.packed"))
+
+
+def anonymous_bytes(info: EngineInfo) -> int:
+    """Memory of the ranks that is in no file."""
+    lines = [
+        line
+        for rank in info.ranks
+        for line in Path(f"/proc/{rank.pid}/smaps_rollup").read_text().splitlines()
+        if line.startswith("Anonymous:")
+    ]
+    assert len(lines) == len(info.ranks)
+    return sum(int(line.split()[1]) * 1024 for line in lines)
+
+
+async def test_the_group_that_packed_keeps_no_copy(model: Path, tmp_path: Path) -> None:
+    alone, first, second = engine(model, 1, None), engine(model, 1, tmp_path), engine(model, 1, tmp_path)
+    try:
+        infos = [await group.start() for group in (alone, first, second)]
+        weights = packed_bytes(tmp_path)
+        own, packed, mapped_only = map(anonymous_bytes, infos)
+        assert own - mapped_only > 0.9 * weights
+        assert packed - mapped_only < 0.3 * weights
+    finally:
+        for group in (alone, first, second):
+            await group.stop()
+
+
 @pytest.mark.parametrize("world", [1, 2])
 async def test_two_groups_map_one_file_of_each_share(world: int, model: Path, tmp_path: Path) -> None:
     packed = tmp_path / "packed"

@@ -14,9 +14,14 @@ from cli.console import CommandError
 from cli.models.catalogue import catalogue
 from cli.models.names import HubName, hub_name, served_name
 from cli.models.resolve import resolve_model
+from cli.stack.memory_needs import (
+    process_bytes,
+)
 from cli.stack.model_dir import demo_model, find_model
 from cli.stack.options import as_given
-from cli.stack.sizing import GROUP_BYTES, LEAST_KV_TOKENS
+from cli.stack.sizing import (
+    LEAST_KV_TOKENS,
+)
 from services.worker.engine.checkpoint.model_size import ModelSize
 from services.worker.gguf import config as gguf_config
 from services.worker.model_files.sampling_defaults import parse_sampling
@@ -94,9 +99,16 @@ def test_a_model_that_cannot_be_served_yet_is_refused_before_it_is_pulled(
 
 def test_the_memory_of_the_catalogue_is_what_a_group_needs() -> None:
     smollm2 = ModelSize(
-        matrices=134_479_872, embedding=28_311_552, others=35_136, tied=True, stored_bytes=4, kv_values=11_520
+        matrices=134_479_872,
+        embedding=28_311_552,
+        others=35_136,
+        tied=True,
+        stored_bytes=4,
+        kv_values=11_520,
+        vocabulary=49_152,
     )
-    needed = GROUP_BYTES + smollm2.weight_bytes("int8") + LEAST_KV_TOKENS * smollm2.kv_token_bytes("int8")
+    kv = LEAST_KV_TOKENS * smollm2.kv_token_bytes("int8")
+    needed = process_bytes(smollm2) + smollm2.weight_bytes("int8") + kv
     assert catalogue()["smollm2-135m"].memory == pytest.approx(needed, rel=0.01)
 
 

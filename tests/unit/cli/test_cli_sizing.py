@@ -9,16 +9,18 @@ import pytest
 
 from cli.console import CommandError
 from cli.stack.machine import machine_facts, measure_model
-from cli.stack.model_dir import demo_model
-from cli.stack.sizing import (
+from cli.stack.memory_needs import (
     GROUP_BYTES,
-    KV_TOKENS,
     LEAST_STORE_BYTES,
     SERVICES_BYTES,
     STORE_OVERHEAD,
-    DoesNotFit,
     GivenSizing,
     MachineFacts,
+)
+from cli.stack.model_dir import demo_model
+from cli.stack.sizing import (
+    KV_TOKENS,
+    DoesNotFit,
     choose_sizing,
     sizing_of,
 )

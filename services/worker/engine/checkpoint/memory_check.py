@@ -112,24 +112,40 @@ def cache_bytes(
     return heads * total
 
 
-def require_room(
+def all_weight_bytes(
     run: EngineRunConfig, shape: ModelConfig, tensors: Mapping[str, StoredTensor], *, native: bool
-) -> None:
-    """Refuses weights and a KV cache that do not fit, for the ranks on the leader's machine.
-
-    Raises:
-        ModelError: The machine is too small.
-        MemoryShort: The machine is large enough, but too much of its memory is in use.
-    """
+) -> int:
+    """Bytes of the weights that the model uses, in all ranks together; see `weight_bytes`."""
     views = file_names(Path(run.model), shape).views(shape, tensors)
     used = {view.stored for view in views.values()}
-    weights = weight_bytes(
+    return weight_bytes(
         {name: stored for name, stored in tensors.items() if name in used},
         run.precision,
         native=native,
         tied=shape.tied_embeddings,
         embedding=views["model.embed_tokens.weight"].stored,
     )
+
+
+def require_room(
+    run: EngineRunConfig,
+    shape: ModelConfig,
+    tensors: Mapping[str, StoredTensor],
+    *,
+    native: bool,
+    mapped: bool = False,
+) -> None:
+    """Refuses weights and a KV cache that do not fit, for the ranks on the leader's machine.
+
+    Args:
+        mapped: The packed weights lie in files. They need no memory of this group: the system has their pages
+            already, for another group, or takes them back when memory is short.
+
+    Raises:
+        ModelError: The machine is too small.
+        MemoryShort: The machine is large enough, but too much of its memory is in use.
+    """
+    weights = all_weight_bytes(run, shape, tensors, native=native)
     half = run.kv_dtype == "fp16" or (run.kv_dtype == "auto" and run.precision in HALF_KV)
     tokens = run.kv_cache_tokens or BLOCK_SIZE
     cold = cold_zone(run, shape.num_layers)
@@ -150,7 +166,7 @@ def require_room(
     weights = ceil(weights * weight_share(shape, range(here), world))
     cache = cache * shape.held_kv_heads(here, world) // shape.held_kv_heads(world, world)
     free, total = available_bytes(), total_bytes()
-    if weights + cache <= free:
+    if weights + cache <= total and cache + (0 if mapped else weights) <= free:
         return
     what = f"the weights of {run.model} need {_size(weights)}"
     remedy = "give the worker more memory or serve a smaller model"

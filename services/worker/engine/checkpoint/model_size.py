@@ -42,6 +42,7 @@ class ModelSize:
         windowed_values: Those of them that belong to layers with a sliding window.
         window: Tokens that the widest of these layers see; 0 if no layer has a window.
         latent: The cache holds latent vectors.
+        vocabulary: Number of tokens.
     """
 
     matrices: int
@@ -53,6 +54,7 @@ class ModelSize:
     windowed_values: int = 0
     window: int = 0
     latent: bool = False
+    vocabulary: int = 0
     stored: Precision = "fp32"
     code_bytes: float = FP32_BYTES
 
@@ -124,6 +126,7 @@ def model_size(config: ModelConfig, stored_bytes: int = FP32_BYTES) -> ModelSize
         windowed_values=values * sum(window > 0 for window in config.windows) // config.num_layers,
         window=max(config.windows),
         latent=config.latent,
+        vocabulary=config.vocab_size,
     )
 
 

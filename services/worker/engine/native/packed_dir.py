@@ -21,14 +21,14 @@ import torch
 
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.model import ModelConfig
+from services.worker.engine.huge_pages import release_memory
+from services.worker.engine.native import packed_room
 from services.worker.engine.native.packed_file import PackedFileError, read, write
+from services.worker.engine.native.packed_room import FREE_BYTES, SUFFIX
 from services.worker.engine.native.weights import NativeWeights
 
 log = structlog.get_logger(__name__)
 
-LEAST_BYTES = 16 << 20  # of a share that is worth a file
-_SUFFIX = ".packed"
-_FREE_BYTES = 1 << 30  # that the disk keeps
 _LOOK_S = 0.05  # between looks whether another rank has made the file
 _GO, _WAIT, _ALONE = b"go", b"wait", b"alone"
 held_files: list[int] = []  # descriptors with a lock, by which others see that a file is in use
@@ -81,10 +81,10 @@ class PackedDir:
             ModelError: Of `pack`.
             CollectiveError: A rank is late.
         """
-        if num_bytes < LEAST_BYTES:
+        if num_bytes < packed_room.LEAST_BYTES:
             return pack()
-        key = blake2b("\0".join((_sources(), *parts)).encode(), digest_size=16).hexdigest()
-        wanted = _Wanted(self.path / f"{key}-{collectives.rank}{_SUFFIX}", config, key, num_bytes)
+        key = _key(parts)
+        wanted = _Wanted(self.path / f"{key}-{collectives.rank}{SUFFIX}", config, key, num_bytes)
         found = self._map_all(wanted, collectives)
         if found is not None:
             return found
@@ -93,9 +93,16 @@ class PackedDir:
             if found is not None:
                 return found
             packed = pack()
-            mapped = self._keep(wanted, packed) if is_ours else None
-            collectives.barrier()  # the lock is given back when all ranks have written
-        return packed if mapped is None else mapped
+            if not self._keep_all(wanted, packed, collectives, is_ours=is_ours):
+                return packed
+            del packed  # before the file is mapped: groups of a host have memory for one copy
+            release_memory()
+            found = self._map_all(wanted, collectives)
+        return pack() if found is None else found
+
+    def has_files(self, parts: Sequence[str], ranks: int) -> bool:
+        """Whether there are files of the shares of the first ranks."""
+        return all((self.path / f"{_key(parts)}-{rank}{SUFFIX}").exists() for rank in range(ranks))
 
     def _map_all(self, wanted: "_Wanted", collectives: Collectives) -> NativeWeights | None:
         """This rank's weights, if each rank has a file of its own share."""
@@ -160,21 +167,24 @@ class PackedDir:
             log.warning("weights are not shared", path=str(self.path), why=error.strerror)
             return -1
 
-    def _keep(self, wanted: "_Wanted", packed: NativeWeights) -> NativeWeights | None:
-        """Writes a file and maps it."""
+    def _keep_all(
+        self, wanted: "_Wanted", packed: NativeWeights, collectives: Collectives, *, is_ours: bool
+    ) -> bool:
+        """Writes this rank's file; True if each rank has written its own."""
+        count = torch.tensor([float(is_ours and self._keep(wanted, packed))])
+        collectives.all_reduce_sum(count)
+        return int(count) == collectives.world
+
+    def _keep(self, wanted: "_Wanted", packed: NativeWeights) -> bool:
+        """Writes a file; False if that cannot be done."""
         try:
             self.path.mkdir(parents=True, exist_ok=True, mode=0o700)  # of a rank on another host
             self._make_room(wanted)
             self._write(wanted, packed)
         except OSError as error:
             log.warning("weights are not shared", path=str(wanted.file), why=error.strerror or str(error))
-            return None
-        found = self._map(wanted)
-        if found is None:
-            return None
-        weights, fd = found
-        held_files.append(fd)
-        return weights
+            return False
+        return True
 
     def _write(self, wanted: "_Wanted", weights: NativeWeights) -> None:
         """Writes the whole file under another name first."""
@@ -200,7 +210,7 @@ class PackedDir:
         files = sorted(_files(self.path), key=lambda one: one[1])
         total = sum(size for _, _, size in files) + num_bytes
         disk = os.statvfs(self.path)
-        missing = num_bytes + _FREE_BYTES - disk.f_bavail * disk.f_frsize
+        missing = num_bytes + FREE_BYTES - disk.f_bavail * disk.f_frsize
         for path, _, size in files:
             if total <= self.limit_bytes and missing <= 0:
                 return
@@ -216,7 +226,7 @@ def _files(directory: Path) -> Iterator[tuple[Path, float, int]]:
     for entry in os.scandir(directory):
         with suppress(OSError):
             found = entry.stat(follow_symlinks=False)
-            if entry.name.endswith(_SUFFIX):
+            if entry.name.endswith(SUFFIX):
                 yield Path(entry.path), found.st_mtime, found.st_size
             elif entry.name.startswith(".new-") and time.time() - found.st_mtime > 3600:
                 os.unlink(entry.path)
@@ -245,6 +255,11 @@ def _try_lock(fd: int, until: float, path: Path) -> bytes:
         return _WAIT
     log.warning("weights are not shared", path=str(path), why="another group takes too long to pack them")
     return _ALONE
+
+
+def _key(parts: Sequence[str]) -> str:
+    """What the names of the files begin with."""
+    return blake2b("\0".join((_sources(), *parts)).encode(), digest_size=16).hexdigest()
 
 
 @cache

@@ -36,6 +36,7 @@ from services.worker.engine.native.weights import NativeWeights
 
 MAGIC = b"RYZPACK1"
 PIECE = 16 << 20  # bytes with a checksum of their own, so that threads share the work
+_UNSYNCED = 64 << 20  # bytes at least that are synced together: the system cannot take them back before
 _BEGIN = 4096  # of the first tensor
 _END = struct.Struct("<QII8s")  # where the index begins, its length and checksum, and the magic bytes
 
@@ -78,9 +79,16 @@ def write(file: IO[bytes], weights: NativeWeights, config: ModelConfig, key: str
     tree = _encode(weights, tensors, _configs(config))
     places, own, end = _places(tensors)
     file.write(MAGIC)
+    unsynced = 0
     for one in own:
         file.seek(places[one])
-        file.write(tensors[one].contiguous().view(-1).view(torch.uint8).numpy().data)
+        whole = tensors[one].contiguous().view(-1).view(torch.uint8).numpy().data
+        for begin in range(0, len(whole), _UNSYNCED):
+            unsynced += file.write(whole[begin : begin + _UNSYNCED])
+            if unsynced >= _UNSYNCED:
+                file.flush()
+                os.fdatasync(file.fileno())
+                unsynced = 0
     file.truncate(max(end, _BEGIN))
     file.flush()
     with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as memory:

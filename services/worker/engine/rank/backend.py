@@ -6,16 +6,14 @@ where they do not; a way chosen by name that is not available is refused.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import msgspec
 import structlog
 import torch
 
-from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.memory_check import require_room
 from services.worker.engine.checkpoint.weight_files import Checkpoint
-from services.worker.engine.checkpoint.weight_loader import WeightSource, open_source
+from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.cold_zone import cold_zone
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.json_fields import ModelError
@@ -25,7 +23,6 @@ from services.worker.engine.native.build import TARGETS, NoKernels, targets
 from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.layers.unsupported import unsupported
 from services.worker.engine.native.library import KernelLibrary, kernels
-from services.worker.engine.native.packed_dir import PackedDir
 from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.plain import plain_cache
 from services.worker.engine.plain.compute import PlainCompute
@@ -36,6 +33,7 @@ from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.precision import HALF_KV, automatic_precision, require_served, stored_precision
 from services.worker.engine.rank.compute import Compute
+from services.worker.engine.rank.shared_weights import SharedWeights, shared_weights
 from services.worker.rank_protocol.page_policy import PagePolicy, page_policy
 from services.worker.rank_protocol.rank_messages import RankConfig
 from services.worker.rank_protocol.run_config import Precision
@@ -128,8 +126,17 @@ def _load_backend(
         )
     open_source(checkpoint, shape, collectives)  # refuses contradicting files before memory is checked
     config = _with_precision(config, checkpoint, kernels_compute=native_everywhere)
+    packed = None
+    if native_everywhere and native is not None and config.run.packed_dir:
+        packed = shared_weights(native, config.run, shape, checkpoint, collectives.world)
     if config.rank == 0:
-        require_room(config.run, shape, checkpoint.table.tensors, native=native_everywhere)
+        require_room(
+            config.run,
+            shape,
+            checkpoint.table.tensors,
+            native=native_everywhere,
+            mapped=packed is not None and packed.have_files(config.run.local_ranks),
+        )
     if not native_everywhere or native is None:
         model, rank, world = Decoder(checkpoint, shape, collectives), collectives.rank, collectives.world
         return ComputeBackend(
@@ -142,7 +149,7 @@ def _load_backend(
             sliding_bytes=plain_cache.sliding_bytes(shape, rank, world),
             why_plain=why_plain or "rank 0 has no kernels",
         )
-    return _load_native(native, config, shape, checkpoint, collectives)
+    return _load_native(native, config, shape, checkpoint, collectives, packed=packed)
 
 
 def _with_precision(config: RankConfig, checkpoint: Checkpoint, *, kernels_compute: bool) -> RankConfig:
@@ -209,12 +216,18 @@ def _load_native(
     shape: ModelConfig,
     checkpoint: Checkpoint,
     collectives: Collectives,
+    *,
+    packed: SharedWeights | None,
 ) -> ComputeBackend:
     cold = cold_zone(config.run, shape.num_layers)
     source = open_source(checkpoint, shape, collectives)
     precision = config.run.precision
     assert precision != "auto"  # see `_with_precision`
-    weights = _load_weights(native, config, shape, checkpoint, source)
+
+    def pack() -> NativeWeights:
+        return NativeWeights.load(source, shape, native, precision)
+
+    weights = pack() if packed is None else packed.load(shape, collectives, pack)
     half = config.run.kv_dtype == "fp16" or (config.run.kv_dtype == "auto" and precision in HALF_KV)
     kv_dtype = torch.float16 if half else torch.float32
     spin = config.run.tensor_parallel * config.run.threads <= usable_cores()
@@ -238,38 +251,6 @@ def _load_native(
         sliding_bytes=native_cache.block_bytes(len(windowed), heads, kv_dtype, sum(windowed)),
         precision=precision,
     )
-
-
-def _load_weights(
-    native: KernelLibrary,
-    config: RankConfig,
-    shape: ModelConfig,
-    checkpoint: Checkpoint,
-    source: WeightSource,
-) -> NativeWeights:
-    """Packs this rank's weights, or maps them from the directory that the host's groups share."""
-    run, tensors = config.run, checkpoint.table.tensors
-    precision = run.precision
-    assert precision != "auto"  # see `_with_precision`
-
-    def pack() -> NativeWeights:
-        return NativeWeights.load(source, shape, native, precision)
-
-    if not run.packed_dir:
-        return pack()
-    packed = PackedDir(
-        Path(run.packed_dir), int(run.packed_dir_gib * 2**30), run.engine_start_timeout_s / 4, run.threads
-    )
-    world = source.collectives.world
-    files = {one.path: one.path.stat() for one in tensors.values()}
-    stored = sum(found.st_size for found in files.values())
-    parts = (
-        fingerprint(Path(run.model), shape, precision),
-        *(f"{path.name} {found.st_size} {found.st_mtime_ns}" for path, found in sorted(files.items())),
-        native.path.name,
-        f"{precision} {world}",
-    )
-    return packed.load(parts, shape, stored // world, source.collectives, pack)
 
 
 def find_kernels(config: RankConfig, shape: ModelConfig) -> tuple[KernelLibrary | None, str]:

@@ -9,14 +9,16 @@ from hypothesis import settings
 from hypothesis import strategies as some
 
 from cli.stack.fleet.plan_text import NamedNeeds, describe_plan, refuse_fleet
-from cli.stack.sizing import (
-    KV_TOKENS,
+from cli.stack.memory_needs import (
     LEAST_STORE_BYTES,
     STORE_OVERHEAD,
-    DoesNotFit,
     GivenSizing,
     MachineFacts,
     ModelNeeds,
+)
+from cli.stack.sizing import (
+    KV_TOKENS,
+    DoesNotFit,
     Sizing,
     choose_sizing,
     choose_sizings,

@@ -124,6 +124,22 @@ def test_what_fits_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     require_room(run_of(model), read_config(model), stored_tensors(model), native=False)
 
 
+def test_weights_in_files_need_no_memory_of_their_own(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The KV of 4,096 tokens takes 6 MiB, and the weights 0.3 in bf16."""
+    shape, tensors = read_config(model), stored_tensors(model)
+    cache = cache_bytes(shape, 2, 4096)
+    have(monkeypatch, cache, 1 << 30)
+    require_room(run_of(model), shape, tensors, native=True, mapped=True)
+    with pytest.raises(MemoryShort):
+        require_room(run_of(model), shape, tensors, native=True)
+    have(monkeypatch, cache - 1, 1 << 30)
+    with pytest.raises(MemoryShort):
+        require_room(run_of(model), shape, tensors, native=True, mapped=True)
+    have(monkeypatch, cache, cache)
+    with pytest.raises(ModelError, match="in all"):
+        require_room(run_of(model), shape, tensors, native=True, mapped=True)
+
+
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cores_and_memory, "CGROUP", tmp_path)
     machine = cores_and_memory.available_bytes()

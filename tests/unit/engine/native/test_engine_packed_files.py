@@ -4,6 +4,7 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -18,12 +19,13 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.engine.native import packed_dir
+from services.worker.engine.native import packed_dir, packed_room
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.layers.unsupported import unsupported
 from services.worker.engine.native.library import kernels
 from services.worker.engine.native.packed_dir import PackedDir
+from services.worker.engine.native.packed_file import PackedFileError, read
 from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan
@@ -47,7 +49,7 @@ ONCE = each_once(served(ENTRIES))
 
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(packed_dir, "LEAST_BYTES", 0)
+    monkeypatch.setattr(packed_room, "LEAST_BYTES", 0)
     yield
     while packed_dir.held_files:
         os.close(packed_dir.held_files.pop())
@@ -247,7 +249,7 @@ def test_a_place_that_cannot_be_used_is_a_warning(
 
 
 def _pack_in_process(model: Path, path: Path, packed: Any) -> None:
-    packed_dir.LEAST_BYTES = 0
+    packed_room.LEAST_BYTES = 0
     loads = Loads(model)
     loads(folder(path))
     with packed.get_lock():
@@ -264,6 +266,52 @@ def test_groups_that_start_at_once_pack_once(model: Path, tmp_path: Path) -> Non
         group.join(120)
         assert group.exitcode == 0
     assert packed.value == 1
+
+
+def test_the_packed_copy_is_gone_before_the_file_is_mapped(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies, left = list[weakref.ref[torch.Tensor]](), list[bool]()
+    loads = Loads(model)
+
+    def watched_read(*args: Any) -> NativeWeights:
+        left.append(any(copy() is not None for copy in copies))
+        return read(*args)
+
+    monkeypatch.setattr(packed_dir, "read", watched_read)
+    with open_checkpoint(model) as checkpoint:
+        config = read_config(model)
+        make = loads.pack(checkpoint, config, SingleRank())
+
+        def pack() -> NativeWeights:
+            weights = make()
+            copies.extend(weakref.ref(layer.attention.output.weights) for layer in weights.layers)
+            return weights
+
+        folder(tmp_path).load(("model",), config, 1 << 16, SingleRank(), pack)
+    assert (len(copies), left) == (config.num_layers, [False])
+
+
+def test_what_cannot_be_mapped_after_it_was_written_is_packed_again(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def damaged(*_: Any) -> NativeWeights:
+        raise PackedFileError("its tensors are damaged")
+
+    monkeypatch.setattr(packed_dir, "read", damaged)
+    loads = Loads(model)
+    assert differences(loads.in_memory(), loads(folder(tmp_path))) == []
+    assert loads.packed == 3
+    assert "packed weights are made again" in capsys.readouterr().out
+
+
+def test_files_are_known_by_their_shares(model: Path, tmp_path: Path) -> None:
+    loads, parts = Loads(model), ("model", "fp32", "1")
+    assert not folder(tmp_path).has_files(parts, 1)
+    loads(folder(tmp_path))
+    assert folder(tmp_path).has_files(parts, 1)
+    assert not folder(tmp_path).has_files(parts, 2)
+    assert not folder(tmp_path).has_files(("another", "fp32", "1"), 1)
 
 
 def test_a_group_that_waits_too_long_packs_for_itself(
