@@ -37,8 +37,8 @@ class GroupPlanner:
         """Return the process of a group's leader.
 
         Args:
-            number: Of the group in the stack.
-            port: Of its admin endpoint.
+            number: The group's number in the stack.
+            port: Its admin endpoint listens there.
             probe: Returns whether it is ready.
         """
         own = admin_address(port) | {

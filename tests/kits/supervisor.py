@@ -1,4 +1,4 @@
-"""Options of a supervisor for tests, and the models that they name, which nobody looks for."""
+"""Options of a supervisor for tests, and the models that they name; these need not exist."""
 
 from collections.abc import Mapping
 from pathlib import Path

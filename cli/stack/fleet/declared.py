@@ -32,7 +32,7 @@ class Declaration:
 
         Args:
             place: The path in the file, such as `("models", 0, "source")`.
-            exit_code: Of the command; the highest counts.
+            exit_code: The command ends with the highest code of all problems.
         """
         self._exit_code = max(exit_code, self._exit_code)
         index = place[1] if len(place) > 1 else None

@@ -105,7 +105,7 @@ class ServedModel:
         entry: With its name; `machine.py` settles what it leaves open.
         path: Directory or GGUF file; None with a null engine that has none.
         draft: The same of its draft model.
-        number: Of the entry in what was declared.
+        number: The position of its entry in what was declared.
     """
 
     entry: ModelEntry

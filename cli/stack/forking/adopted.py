@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 
 PR_SET_CHILD_SUBREAPER = 36
-UNKNOWN = 255  # the exit code of a process that somebody else has collected, as in asyncio
+UNKNOWN = 255  # the exit code of a child that other code has collected, as in asyncio
 
 
 class AdoptedProcess:

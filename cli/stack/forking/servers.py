@@ -66,7 +66,7 @@ class ForkServers:
         except ForkServerGone as error:
             self._drop(server, error)
             return None
-        # noted in the same step of this task: it may have ended already, and is nobody else's to collect
+        # noted in the same step of this task: it may have ended already, and must not be taken for an orphan
         self._forked = [one for one in self._forked if one.returncode is None] + [process]
         return process
 

@@ -1,4 +1,4 @@
-"""A process that is forked before its parent has threads, and begins its work when it is told to.
+"""A process that is forked before its parent has threads, and begins its work when it gets an order.
 
 It shares the parent's memory and needs no imports: an interpreter of its own takes half a second of a core
 and 30 MiB.
@@ -11,12 +11,11 @@ import signal
 import socket
 import sys
 from collections.abc import Sequence
-from typing import NoReturn
 
 import msgspec
 
 from services.worker.forking.fork_here import can_fork
-from services.worker.forking.forked_process import ForkedProcess, run_module
+from services.worker.forking.forked_process import ForkedProcess, run_forked, run_module
 
 _PR_SET_PDEATHSIG = 1
 _MAX_PACKET_BYTES = 4096
@@ -38,8 +37,7 @@ class EarlyFork:
         sys.stderr.flush()
         pid = os.fork()
         if pid == 0:
-            self._sock.close()
-            _await_order(module, theirs, parent)
+            run_forked(lambda: _await_order(module, self._sock, theirs, parent))
         theirs.close()
         self._process = ForkedProcess(pid)
 
@@ -75,16 +73,17 @@ def fork_early(module: str) -> EarlyFork | None:
         return None
 
 
-def _await_order(module: str, sock: socket.socket, parent: int) -> NoReturn:
+def _await_order(module: str, parents: socket.socket, sock: socket.socket, parent: int) -> int:
+    parents.close()
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
-        os._exit(_NEVER_ORDERED)
+        return _NEVER_ORDERED
     os.setpgid(0, 0)  # Ctrl-C in a terminal is for the parent
     gc.freeze()  # a collection would write to pages that are shared with the parent
     data, descriptors, _, _ = socket.recv_fds(sock, _MAX_PACKET_BYTES, _MAX_DESCRIPTORS)
     if not data:
-        os._exit(_NEVER_ORDERED)
+        return _NEVER_ORDERED
     sock.close()
     libc.prctl(_PR_SET_PDEATHSIG, 0)  # with its order it decides itself when it ends
     null = os.open(os.devnull, os.O_RDONLY)
@@ -92,4 +91,4 @@ def _await_order(module: str, sock: socket.socket, parent: int) -> NoReturn:
     os.close(null)
     os.dup2(2, 1)
     arguments = msgspec.msgpack.decode(data, type=list[str])
-    run_module(module, [*map(str, descriptors), *arguments])
+    return run_module(module, [*map(str, descriptors), *arguments])

@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 
-from services.worker.forking.forked_process import ForkedProcess, run_module
+from services.worker.forking.forked_process import ForkedProcess, run_forked, run_module
 from shared.host.thread_counts import thread_ids
 
 
@@ -31,13 +31,15 @@ def fork_module(
     sys.stderr.flush()
     pid = os.fork()
     if pid == 0:
-        try:
-            os.setpgid(0, 0)
-            for descriptor in own:
-                os.close(descriptor)
-            os.dup2(2, 1)
-            os.environ.clear()
-            os.environ.update(environment)
-        finally:
-            run_module(module, arguments)
+        run_forked(lambda: _run(module, arguments, environment, own))
     return ForkedProcess(pid)
+
+
+def _run(module: str, arguments: Sequence[str], environment: Mapping[str, str], own: Sequence[int]) -> int:
+    os.setpgid(0, 0)
+    for descriptor in own:
+        os.close(descriptor)
+    os.dup2(2, 1)
+    os.environ.clear()
+    os.environ.update(environment)
+    return run_module(module, arguments)

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import setproctitle
@@ -48,19 +48,24 @@ class ForkedProcess:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def run_module(module: str, arguments: Sequence[str]) -> NoReturn:
-    """Run the `main` of an imported module as a command of its own would, and end the process."""
+def run_forked(work: Callable[[], int]) -> NoReturn:
+    """Do the work of a process that was just forked, and end it: it must not go on with its parent's code."""
     status = _CRASHED
     try:
-        sys.argv = [module, *arguments]
-        setproctitle.setproctitle(" ".join([sys.executable, "-P", "-m", module, *arguments]))
-        status = sys.modules[module].main() or 0
+        status = work()
     except SystemExit as end:
         status = end.code if isinstance(end.code, int) else int(end.code is not None)
         if end.code is not None and not isinstance(end.code, int):
             print(end.code, file=sys.stderr)
-    except BaseException:  # nothing may return into the code of the parent
+    except BaseException:
         sys.excepthook(*sys.exc_info())
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
+
+
+def run_module(module: str, arguments: Sequence[str]) -> int:
+    """Run the `main` of an imported module as a command of its own would; return the exit code."""
+    sys.argv = [module, *arguments]
+    setproctitle.setproctitle(" ".join([sys.executable, "-P", "-m", module, *arguments]))
+    return sys.modules[module].main() or 0

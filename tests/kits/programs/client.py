@@ -18,7 +18,7 @@ class ForkedProgram:
     """The part of `subprocess.Popen` that tests need.
 
     Args:
-        address: Of the server's socket.
+        address: Where the server's socket is.
         descriptors: Its stdin, stdout and stderr.
 
     Raises:

@@ -45,7 +45,7 @@ async def test_a_signal_is_sent_and_told() -> None:
     assert await waiting == -signal.SIGTERM
 
 
-async def test_one_that_somebody_else_has_collected_has_ended() -> None:
+async def test_a_child_that_other_code_has_collected_has_ended() -> None:
     pid = spawn("sleep", "1000")
     adopted = AdoptedProcess(pid)
     os.kill(pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ from shared.host.own_python import module_environment
 from tests.kits.e2e.stack import wait_for
 
 BEGIN = """
-import json, os, signal, sys, threading, types
+import json, os, signal, socket, sys, threading, types
 from services.worker.forking.early_fork import fork_early
 
 def main():
@@ -21,6 +21,7 @@ def main():
     raise SystemExit(7)
 
 sys.modules["target"] = types.SimpleNamespace(main=main)
+first = os.getpid()
 fork = fork_early("target")
 """
 
@@ -103,6 +104,23 @@ try:
 except OSError as error:
     print(json.dumps([type(error).__name__, os.path.exists(f"/proc/{child}")]))
 """) == ["BrokenPipeError", False]
+
+
+def test_an_error_while_it_waits_ends_it() -> None:
+    """It must not go on with the code of its parent, which would be a second leader."""
+    said = run("""
+fork.close()
+
+def fail(*_):
+    raise OSError("no descriptors")
+
+socket.recv_fds = fail
+fork = fork_early("target")
+child = int(open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read() or 0)
+code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) if child else 0
+print(json.dumps([os.getpid() == first, code]))
+""")
+    assert said == [True, 70]
 
 
 def test_none_is_forked_beside_threads_or_without_the_module() -> None:
