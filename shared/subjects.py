@@ -38,6 +38,9 @@ SESSION_ROUTE = f"{PREFIX}.session.route"
 KV_HOLDERS = f"{PREFIX}.kv.holders"
 GROUP_DOWN = f"{PREFIX}.group.down"
 ROUTER_ALIVE = f"{PREFIX}.router.alive"
+HOST_REPORT = f"{PREFIX}.host.report"
+MANAGE_MODEL = f"{PREFIX}.manage.model"
+LEASE = f"{PREFIX}.kvstate.lease"
 ATTACH = f"{PREFIX}.attach"
 # The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject
 BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"
@@ -246,3 +249,13 @@ def file_pieces(nuid: str) -> str:
 def file_known(name: str) -> str:
     """Returns the subject of what is known of a file in the object store; `name` in base64."""
     return f"$O.{FILES_BUCKET}.M.{name}"
+
+
+def start_group(host: str) -> str:
+    """Returns the subject for `StartGroup` to a host's agent."""
+    return f"{PREFIX}.host.start.{token(host)}"
+
+
+def stop_group(host: str) -> str:
+    """Returns the subject for `StopGroup` to a host's agent."""
+    return f"{PREFIX}.host.stop.{token(host)}"

@@ -60,6 +60,7 @@ def _member(subject: str, queue: str) -> str:
 WORK, CANCEL, RESEND = _all(subjects.work("_")), _all(subjects.cancel("_")), _all(subjects.resend("_"))
 PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(subjects.drain("_"))
 CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
+START_GROUP, STOP_GROUP = _all(subjects.start_group("_")), _all(subjects.stop_group("_"))
 TOKENIZE = (_all(subjects.tokenize("_")), _all(subjects.detokenize("_")))
 TOKENIZE_OUTSIDE = (
     _all(subjects.tokenize("_", ANY_CALLER)),
@@ -85,7 +86,7 @@ _GATEWAY = BusAccount(
         subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
-        DELIVERED, subjects.STATUS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
+        DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
     ),
     read=(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,
@@ -102,6 +103,7 @@ _ROUTER = BusAccount(
     "routers",
     publish=(
         WORK, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.SESSION_GET, subjects.PINS, ANY_INBOX,
+        subjects.LEASE, START_GROUP, STOP_GROUP,
     ),
     read=(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
@@ -109,7 +111,7 @@ _ROUTER = BusAccount(
         subjects.AGAIN_ALL, subjects.again_all(ANY_CALLER), subjects.MODELS, subjects.models(ANY_CALLER),
         subjects.SESSION_ROUTE,
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.BROKER_DISCONNECT,
-        subjects.SESSION_TURNS,
+        subjects.HOST_REPORT, subjects.SESSION_TURNS,
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS, subjects.EXPLAIN,
         subjects.SRV_ALL,
     ),
@@ -141,7 +143,7 @@ _KVSTATE = BusAccount(
             for subject in (
                 subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
                 subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.PINS, subjects.BLOCKS_FIND,
-                subjects.BLOCKS_COMMIT, *RESPONSE_CALLS,
+                subjects.BLOCKS_COMMIT, subjects.LEASE, *RESPONSE_CALLS,
             )
         ),
         subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL,
@@ -153,12 +155,22 @@ _CLI = BusAccount(
     "operators: `ryz status`, `ryz groups`, `ryz explain`, `ryz profile`, `ryz top`, `nats micro`",
     publish=(
         subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE, subjects.SRV_ALL, subjects.MODELS, DRAIN,
-        subjects.SESSION_ROUTE, subjects.KV_HOLDERS, subjects.BLOCKS_FIND,
+        subjects.SESSION_ROUTE, subjects.KV_HOLDERS, subjects.BLOCKS_FIND, subjects.MANAGE_MODEL,
     ),
+)  # fmt: skip
+_HOST = BusAccount(
+    "host",
+    "agents of hosts, which start and stop groups",
+    publish=(subjects.HOST_REPORT,),
+    read=(
+        START_GROUP, STOP_GROUP, subjects.MANAGE_MODEL, subjects.HEARTBEAT_ALL, subjects.STATUS,
+        subjects.SRV_ALL,
+    ),
+    answers=True,
 )  # fmt: skip
 OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant
 SERVICES: Mapping[str, BusAccount] = {
-    account.user: account for account in (_GATEWAY, _ROUTER, _WORKER, _KVSTATE, _CLI)
+    account.user: account for account in (_GATEWAY, _ROUTER, _WORKER, _KVSTATE, _HOST, _CLI)
 }
 
 

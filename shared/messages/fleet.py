@@ -142,11 +142,13 @@ class RouterAlive(Wire, frozen=True, kw_only=True):
 
     Attributes:
         takes: Whether it takes requests; False: it is about to end.
+        wanted: Requests that wait for a model of which no group takes requests, by model; 64 models at most.
     """
 
-    max_bytes: ClassVar[int] = SMALL
+    max_bytes: ClassVar[int] = 16_384
     router_id: str
     takes: bool = True
+    wanted: dict[ModelName, int] = {}
 
 
 class ClaimGroup(Wire, frozen=True, kw_only=True):
@@ -194,22 +196,6 @@ class Draining(Wire, frozen=True, kw_only=True):
     instance_id: str
     requests: int = 0
     timeout_ms: Milliseconds = 0
-
-
-class ListModels(Wire, frozen=True, kw_only=True):
-    """Asks any router for the models that it can route to."""
-
-    max_bytes: ClassVar[int] = SMALL
-
-
-class ModelList(Wire, frozen=True, kw_only=True):
-    """Answer to `ListModels`: the models with at least one group that is ready."""
-
-    models: list[ModelCard]
-    away: Annotated[
-        list[ModelName],
-        msgspec.Meta(description="Models of which no group is ready now, though the router knows some."),
-    ] = []
 
 
 class StatusQuery(Wire, frozen=True, kw_only=True):

@@ -110,6 +110,19 @@ CARD = m.ModelCard(
     name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False,
     sampling=DEFAULTS,
 )  # fmt: skip
+HOSTED = m.HostedGroup(
+    group="g0", model="demo", phase="running", charged_bytes=2**30, age_ms=9000, load_ms=700
+)
+OFFERED = m.OfferedModel(
+    card=CARD, aliases=["small"], first_bytes=2**29, next_bytes=2**28, load_ms=700, least_groups=1,
+    most_groups=2, priority=3, pinned=True, sleep_ms=60_000, packed=True, wish="load",
+    failure="the disk is full", retry_ms=4000,
+)  # fmt: skip
+MODEL_STATE = m.ModelState(
+    card=CARD, phase="failed", aliases=["small"], groups_ready=1, groups=2, most_groups=2, pinned=True,
+    priority=3, waiting=5, why="the disk is full", retry_s=4.0, load_s=0.7, charged_bytes=2**30,
+    first_bytes=2**29,
+)  # fmt: skip
 MARK = m.TurnMark(
     request_id="r-1", version=3, size=2, whole=True, call_key="k", call_digest="d", replaces="r-0"
 )
@@ -191,7 +204,20 @@ EXAMPLES: list[m.Wire] = [
     m.GroupDown(
         group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1", cause="ended"
     ),
-    m.RouterAlive(router_id="router-1", takes=False),
+    m.RouterAlive(router_id="router-1", takes=False, wanted={"demo": 3}),
+    HOSTED,
+    OFFERED,
+    m.HostReport(
+        host="stack", instance_id="h1", seq=4, budget_bytes=2**31, models=[OFFERED], groups=[HOSTED], epoch=7
+    ),
+    m.StartGroup(model="demo", running=1, epoch=7, reason="demand"),
+    m.StopGroup(group="g0", epoch=7, reason="idle"),
+    m.GroupCommanded(group="g1", refused="no memory"),
+    m.ManageModel(model="demo", action="scale", groups=2),
+    m.ModelManaged(model="demo", host="stack", refused="it is pinned"),
+    MODEL_STATE,
+    m.LeaseClaim(name="models", holder="router-1", ttl_ms=3000),
+    m.LeaseHeld(holder="router-2", epoch=7, ttl_ms=2500),
     m.ClaimGroup(
         group="g0", instance_id="leader-1", claim_id="c0ffee", host="host-1", since_ms=1_700_000_000_000
     ),
@@ -199,7 +225,7 @@ EXAMPLES: list[m.Wire] = [
     m.DrainGroup(timeout_ms=5000),
     m.Draining(group="g0", instance_id="leader-1", requests=3, timeout_ms=5000),
     m.ListModels(),
-    m.ModelList(models=[CARD], away=["large"]),
+    m.ModelList(models=[CARD], away=["large"], offered=[MODEL_STATE]),
     m.StatusQuery(),
     m.ServiceStatus(
         service="router", instance_id="i1", state="draining", version="0.1.0", uptime_s=1.5, pid=42,

@@ -31,6 +31,7 @@ from shared.messages import (
     frame_calls,
     frames,
     generate,
+    models,
     profiles,
     responses,
     sessions,
@@ -53,6 +54,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("Files and batches", batches),
     ("KV blocks", blocks),
     ("Fleet and status", fleet),
+    ("Models and hosts", models),
     ("Where the time of a request went", timelines),
     ("Profiles", profiles),
 ]

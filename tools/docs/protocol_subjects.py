@@ -31,6 +31,7 @@ LEADERS = f"leaders of the model, queue group `{subjects.TOKENIZE_QUEUE}`"
 REPLY_TO = "the request's `reply_to`"
 
 LEADER = "the group's leader"
+AGENT = "the host's agent"
 
 SUBJECTS = [
     SubjectRow(_each(subjects.GENERATE_ALL, "model"), "GenerateRequest", "callers", ROUTERS),
@@ -86,6 +87,20 @@ SUBJECTS = [
     ),
     SubjectRow(f"`{subjects.GROUP_DOWN}`", "GroupDown", "routers", "callers, all routers"),
     SubjectRow(f"`{subjects.ROUTER_ALIVE}`", "RouterAlive", "routers", "all routers"),
+    SubjectRow(f"`{subjects.HOST_REPORT}`", "HostReport", "agents of hosts", "all routers"),
+    SubjectRow(
+        _each(subjects.start_group("_"), "host"), "StartGroup, answered by GroupCommanded", "routers", AGENT
+    ),
+    SubjectRow(
+        _each(subjects.stop_group("_"), "host"), "StopGroup, answered by GroupCommanded", "routers", AGENT
+    ),
+    SubjectRow(
+        f"`{subjects.MANAGE_MODEL}`",
+        "ManageModel, answered by ModelManaged of each host that offers the model",
+        "gateways, operators",
+        "agents of hosts",
+    ),
+    SubjectRow(f"`{subjects.LEASE}`", "LeaseClaim, answered by LeaseHeld", "routers", KVSTATE),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
     SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),
     SubjectRow(
