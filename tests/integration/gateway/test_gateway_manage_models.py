@@ -112,7 +112,7 @@ async def test_an_operator_loads_scales_and_unloads() -> None:
     async with hosting() as (gateway, host, http):
         listed = (await http.get(MANAGE)).json()["data"]
         assert [one["id"] for one in listed] == ["demo", "lost", "second"]
-        assert listed[2]["memory"] == {"charged_bytes": 0, "first_bytes": 1000}
+        assert listed[2]["memory"] == {"charged_bytes": 0, "first_bytes": 300 * 2**20}
 
         told = await http.post(f"{MANAGE}/two/load")
         assert (told.status_code, told.json()["id"], told.json()["status"]["phase"]) == (
