@@ -161,11 +161,8 @@ _CLI = BusAccount(
 _HOST = BusAccount(
     "host",
     "agents of hosts, which start and stop groups",
-    publish=(subjects.HOST_REPORT,),
-    read=(
-        START_GROUP, STOP_GROUP, subjects.MANAGE_MODEL, subjects.HEARTBEAT_ALL, subjects.STATUS,
-        subjects.SRV_ALL,
-    ),
+    publish=(subjects.HOST_REPORT, DRAIN),
+    read=(START_GROUP, STOP_GROUP, subjects.MANAGE_MODEL),
     answers=True,
 )  # fmt: skip
 OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant

@@ -1,0 +1,168 @@
+"""The groups of a host by command: which may start, what they count for, and what is reported. Pure."""
+
+from collections.abc import Mapping
+
+from cli.stack.agent.offers import HostedGroup, Offer
+from cli.stack.process import ServiceSpec
+from shared.messages import HostedGroup as ReportedGroup
+from shared.messages import HostReport, ManageModel, ModelManaged, StartGroup, StopGroup
+
+
+class CommandRefused(Exception):
+    """A command is not carried out; the text says why."""
+
+
+class HostedModels:
+    """The offers and the groups of one host. `now` is monotonic seconds.
+
+    Args:
+        budget_bytes: Memory that all groups may take together.
+
+    Attributes:
+        groups: Those whose processes run, by their names.
+        free_bytes: Memory that the system has for groups beside those that run; None: not measured yet.
+    """
+
+    def __init__(self, host: str, instance_id: str, offers: Mapping[str, Offer], budget_bytes: int) -> None:
+        self.offers = offers
+        self.groups: dict[str, HostedGroup] = {}
+        self.free_bytes: int | None = None
+        self._host = host
+        self._instance_id = instance_id
+        self._planned_bytes = budget_bytes
+        self._seq = 0
+        self._epoch = 0
+
+    @property
+    def budget_bytes(self) -> int:
+        """Memory that all groups may take: as planned, less what other programs have taken since."""
+        if self.free_bytes is None:
+            return self._planned_bytes
+        measured = sum(group.measured_bytes for group in self.groups.values())
+        return max(0, min(self._planned_bytes, measured + self.free_bytes))
+
+    def note_started(self, leader: ServiceSpec, now: float) -> HostedGroup:
+        """A leader's process is started."""
+        offer = self.offers[leader.model]
+        others = [one for one in self.groups.values() if one.model == leader.model]
+        planned = offer.needs.further if others else offer.needs.first
+        group = HostedGroup(leader.env["RYZ_GROUP"], leader.model, planned, now)
+        self.groups[group.name] = group
+        return group
+
+    def start(self, command: StartGroup, now: float) -> ServiceSpec:
+        """Return the leader to start.
+
+        Raises:
+            CommandRefused: None may be.
+        """
+        self._check_epoch(command.epoch)
+        offer = self.offers.get(command.model)
+        if offer is None:
+            raise CommandRefused(f"this host does not offer model {command.model!r}")
+        running = [one for one in self.groups.values() if one.model == command.model]
+        working = [one for one in running if not one.stopping]
+        if command.running != len(working):
+            raise CommandRefused(f"{len(working)} groups of it run here, not {command.running}")
+        if len(working) >= offer.most_groups or offer.wish == "unload":
+            raise CommandRefused("no more groups of it may run")
+        if offer.failure and now < offer.retry_at:
+            raise CommandRefused(f"its last load failed: {offer.failure}")
+        free_names = [name for name in offer.leaders if name not in self.groups]
+        if not free_names:
+            raise CommandRefused("its groups are still ending")
+        need = offer.needs.further if running else offer.needs.first
+        left = self.budget_bytes - sum(group.charged_bytes for group in self.groups.values())
+        if need > left:
+            raise CommandRefused(f"a group of it needs {need} bytes, and {max(0, left)} are left")
+        return offer.leaders[free_names[0]]
+
+    def stop(self, command: StopGroup) -> HostedGroup:
+        """Return the group to end, which counts as stopping from here on.
+
+        Raises:
+            CommandRefused: It does not run, or is ending already.
+        """
+        self._check_epoch(command.epoch)
+        group = self.groups.get(command.group)
+        if group is None or group.stopping:
+            ended = "is ending already" if group else "does not run here"
+            raise CommandRefused(f"group {command.group!r} {ended}")
+        group.stopping = True
+        return group
+
+    def note_ready(self, name: str, now: float) -> None:
+        """A group is ready, for the first time or again."""
+        group = self.groups[name]
+        if not group.load_s:
+            group.load_s = max(0.001, now - group.began_at)
+        self.offers[group.model].note_ready(group.load_s)
+
+    def note_gone(self, name: str, why: str, now: float) -> None:
+        """A group's processes have ended; `why` is empty if it was told to."""
+        offer = self.offers[self.groups.pop(name).model]
+        if why:
+            offer.note_failure(why, now)
+        if offer.wish == "sleep" and not any(one.model == offer.model.name for one in self.groups.values()):
+            offer.wish = ""
+
+    def manage(self, command: ManageModel) -> ModelManaged | None:
+        """Note an operator's wish; None: the model is not offered here."""
+        offer = self.offers.get(command.model)
+        if offer is None:
+            return None
+        refused = self._refuse_wish(offer, command)
+        runs = any(one.model == command.model and not one.stopping for one in self.groups.values())
+        if refused:
+            pass
+        elif command.action == "scale":
+            offer.most_groups = offer.least_groups = command.groups
+            offer.wish = ""
+        elif command.action == "unload":
+            offer.wish = "unload"
+        elif command.action == "sleep":
+            offer.wish = "sleep" if runs else ""
+        else:
+            offer.failure, offer.failures, offer.wish = "", 0, "" if runs else "load"
+        return ModelManaged(model=command.model, host=self._host, refused=refused)
+
+    def _refuse_wish(self, offer: Offer, command: ManageModel) -> str:
+        """Say why a wish is not noted; empty: it is."""
+        if command.action == "scale" and command.groups > len(offer.leaders):
+            return (
+                f"model {command.model!r} has room for {len(offer.leaders)} groups here: give it more "
+                "`groups` in the models file, and start the stack again"
+            )
+        if command.action == "sleep" and (offer.model.entry.pinned or offer.least_groups):
+            return f"model {command.model!r} is to run at any time; `unload` ends it all the same"
+        return ""
+
+    def report(self, now: float) -> HostReport:
+        """Return the next report."""
+        self._seq += 1
+        return HostReport(
+            host=self._host,
+            instance_id=self._instance_id,
+            seq=self._seq,
+            budget_bytes=self.budget_bytes,
+            models=[offer.report(now) for offer in self.offers.values()],
+            groups=[self._reported(group, now) for group in self.groups.values()],
+            epoch=self._epoch,
+        )
+
+    def _reported(self, group: HostedGroup, now: float) -> ReportedGroup:
+        return ReportedGroup(
+            group=group.name,
+            model=group.model,
+            phase="stopping" if group.stopping else "running" if group.load_s else "starting",
+            charged_bytes=group.charged_bytes,
+            age_ms=round((now - group.began_at) * 1000),
+            load_ms=round(group.load_s * 1000),
+        )
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            raise CommandRefused(
+                f"another router has commanded this host since: epoch {epoch} is behind {self._epoch}"
+            )
+        self._epoch = epoch
