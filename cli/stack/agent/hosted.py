@@ -43,12 +43,22 @@ class HostedModels:
 
     def note_started(self, leader: ServiceSpec, now: float) -> HostedGroup:
         """A leader's process is started."""
-        offer = self.offers[leader.model]
-        others = [one for one in self.groups.values() if one.model == leader.model]
-        planned = offer.needs.further if others else offer.needs.first
-        group = HostedGroup(leader.env["RYZ_GROUP"], leader.model, planned, now)
+        group = HostedGroup(leader.env["RYZ_GROUP"], leader.model, now)
         self.groups[group.name] = group
         return group
+
+    def charges(self) -> dict[str, int]:
+        """Return what each group counts for: its plan, or its measured memory if that is more.
+
+        Weights that groups of a model share count with one of them, as long as any is there.
+        """
+        found, seen = dict[str, int](), set[str]()
+        for group in self.groups.values():
+            needs = self.offers[group.model].needs
+            planned = needs.further if group.model in seen else needs.first
+            seen.add(group.model)
+            found[group.name] = max(planned, group.measured_bytes)
+        return found
 
     def start(self, command: StartGroup, now: float) -> ServiceSpec:
         """Return the leader to start.
@@ -72,7 +82,7 @@ class HostedModels:
         if not free_names:
             raise CommandRefused("its groups are still ending")
         need = offer.needs.further if running else offer.needs.first
-        left = self.budget_bytes - sum(group.charged_bytes for group in self.groups.values())
+        left = self.budget_bytes - sum(self.charges().values())
         if need > left:
             raise CommandRefused(f"a group of it needs {need} bytes, and {max(0, left)} are left")
         return offer.leaders[free_names[0]]
@@ -140,22 +150,23 @@ class HostedModels:
     def report(self, now: float) -> HostReport:
         """Return the next report."""
         self._seq += 1
+        charges = self.charges()
         return HostReport(
             host=self._host,
             instance_id=self._instance_id,
             seq=self._seq,
             budget_bytes=self.budget_bytes,
             models=[offer.report(now) for offer in self.offers.values()],
-            groups=[self._reported(group, now) for group in self.groups.values()],
+            groups=[self._reported(group, charges[group.name], now) for group in self.groups.values()],
             epoch=self._epoch,
         )
 
-    def _reported(self, group: HostedGroup, now: float) -> ReportedGroup:
+    def _reported(self, group: HostedGroup, charged_bytes: int, now: float) -> ReportedGroup:
         return ReportedGroup(
             group=group.name,
             model=group.model,
             phase="stopping" if group.stopping else "running" if group.load_s else "starting",
-            charged_bytes=group.charged_bytes,
+            charged_bytes=charged_bytes,
             age_ms=round((now - group.began_at) * 1000),
             load_ms=round(group.load_s * 1000),
         )

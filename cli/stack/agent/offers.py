@@ -89,16 +89,10 @@ class HostedGroup:
 
     name: str
     model: str
-    planned_bytes: int
     began_at: float
     load_s: float = 0.0
     stopping: bool = False
     measured_bytes: int = 0
-
-    @property
-    def charged_bytes(self) -> int:
-        """The memory that it counts for."""
-        return max(self.planned_bytes, self.measured_bytes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,6 +50,14 @@ def test_groups_start_one_after_another_within_the_budget() -> None:
     assert start(host, "b", now=2.0) == "g2"
 
 
+def test_weights_that_groups_share_count_as_long_as_one_of_them_is_there() -> None:
+    host = hosted()
+    start(host, "a")
+    start(host, "a", 1)
+    host.note_gone("g0", "", 1.0)
+    assert host.charges() == {"g1": FIRST}
+
+
 def test_a_group_counts_for_what_it_takes_if_that_is_more_than_planned() -> None:
     host = hosted()
     start(host, "a")
