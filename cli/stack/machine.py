@@ -69,7 +69,7 @@ def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: D
         CommandError: The models do not fit this machine, with the figures; or one cannot be had as declared.
     """
     if is_null(options, models):
-        settled = tuple(_settled_null(model) for model in models)
+        settled = tuple(settled_null(model) for model in models)
         plan = null_plan(models, machine_facts(options)) if comes_and_goes(models) else None
         return Settled(settled, "", options.redis_memory_share, on_demand=plan)
     machine = machine_facts(options)
@@ -84,7 +84,7 @@ def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: D
     except DoesNotFit:
         fail(refuse_fleet(named, machine), DOES_NOT_FIT)
     return Settled(
-        models=tuple(_with(model, sizing) for model, sizing in zip(models, sizings, strict=True)),
+        models=tuple(with_sizing(model, sizing) for model, sizing in zip(models, sizings, strict=True)),
         text=describe_plan(named, sizings, machine),
         redis_memory_share=_store_share(options, models, sizings[0].store_bytes),
         needs={one.name: one.needs for one in named},
@@ -135,7 +135,8 @@ def examine(
     return found
 
 
-def _settled_null(model: ServedModel) -> ServedModel:
+def settled_null(model: ServedModel) -> ServedModel:
+    """Return a model of which groups compute nothing."""
     entry = model.entry
     groups, ranks = entry.groups or NULL_GROUPS, entry.tensor_parallel or NULL_RANKS
     return model.with_values(groups=groups, tensor_parallel=ranks, threads=entry.threads or 1)
@@ -158,7 +159,7 @@ def _settle_on_demand(
             DOES_NOT_FIT,
         )
     return Settled(
-        models=tuple(_with(model, sizing) for model, sizing in zip(models, plan.sizings, strict=True)),
+        models=tuple(with_sizing(model, sizing) for model, sizing in zip(models, plan.sizings, strict=True)),
         text=describe_on_demand(named, at_start, plan, machine),
         redis_memory_share=_store_share(options, models, plan.store_bytes),
         needs={one.name: one.needs for one in named},
@@ -273,7 +274,8 @@ def _store_share(options: UpOptions, models: Sequence[ServedModel], stores: int)
     return stores / total_bytes() if stores else options.redis_memory_share
 
 
-def _with(model: ServedModel, sizing: Sizing) -> ServedModel:
+def with_sizing(model: ServedModel, sizing: Sizing) -> ServedModel:
+    """Return a model with what was chosen for it."""
     return model.with_values(
         groups=sizing.groups,
         tensor_parallel=sizing.tensor_parallel,

@@ -6,6 +6,7 @@ Pure but for finding the servers. `stack.py` starts and watches the processes.
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
@@ -53,6 +54,7 @@ class StackPlan:
         grpc_address: Where the gateway is reached by gRPC; empty: nowhere.
         imports: Modules that fork servers import, by the server's name.
         sleeping: Leaders that the host's agent starts, beside those of `specs`.
+        more_leaders: Plans those of a model that is added while the stack runs.
     """
 
     specs: list[ServiceSpec]
@@ -68,6 +70,7 @@ class StackPlan:
     grpc_address: str = ""
     imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sleeping: Sequence[ServiceSpec] = ()
+    more_leaders: Callable[[ServedModel], list[ServiceSpec]] = lambda _: []
 
     @property
     def drain_s(self) -> str:
@@ -155,7 +158,21 @@ def plan_stack(
         grpc_address=f"{_reachable(grpc_host)}:{options.grpc_port}" if options.grpc_port else "",
         imports=_imports(options),
         sleeping=[leader for leader in leaders if leader.model not in at_start],
+        more_leaders=_planner_of_more(planner, len(leaders), probes),
     )
+
+
+def _planner_of_more(
+    planner: GroupPlanner, first: int, probes: Probes
+) -> Callable[[ServedModel], list[ServiceSpec]]:
+    """Return what plans the leaders of added models, whose groups are numbered from `first` on."""
+    numbers = count(first)
+
+    def plan_leaders(model: ServedModel) -> list[ServiceSpec]:
+        ports = pick_ports(model.entry.groups)
+        return [planner.plan(model, next(numbers), port, probes.admin(port)) for port in ports]
+
+    return plan_leaders
 
 
 def _own_settings(name: str, options: UpOptions, stores: Stores) -> dict[str, str]:

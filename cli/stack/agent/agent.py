@@ -11,10 +11,13 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-from cli.console import StartReport
+from cli.console import CommandError, StartReport
+from cli.stack.agent.daemon_thread import in_daemon_thread
 from cli.stack.agent.group_memory import group_bytes
 from cli.stack.agent.hosted import CommandRefused, HostedModels
 from cli.stack.agent.offers import HostedGroup, HostPlan, make_offers
+from cli.stack.fleet.entry import ModelEntry
+from cli.stack.fleet.one_more import read_entry
 from cli.stack.process import ServiceSpec
 from cli.stack.stack import Stack
 from shared import subjects
@@ -30,6 +33,7 @@ from shared.messages import (
     GroupCommanded,
     ManageModel,
     ModelManaged,
+    PutModel,
     StartGroup,
     StopGroup,
 )
@@ -94,6 +98,7 @@ class HostAgent:
         await bus.subscribe(subjects.start_group(host), endpoint.handler(StartGroup, self._on_start))
         await bus.subscribe(subjects.stop_group(host), endpoint.handler(StopGroup, self._on_stop))
         await bus.subscribe(subjects.MANAGE_MODEL, endpoint.handler(ManageModel, self._on_manage))
+        await bus.subscribe(subjects.PUT_MODEL, endpoint.handler(PutModel, self._on_put))
 
     async def _on_start(self, command: StartGroup, _: Message) -> GroupCommanded:
         try:
@@ -122,6 +127,33 @@ class HostAgent:
         managed = self._hosted.manage(command)
         self._changed.set()
         return managed
+
+    async def _on_put(self, command: PutModel, _: Message) -> ModelManaged | None:
+        """Offer one more model, once it is found."""
+        if command.host not in {"", self._plan.host} or self._plan.find_more is None:
+            return None
+        try:
+            entry = read_entry(command.entry)
+        except CommandError as error:
+            return ModelManaged(model="?", host=self._plan.host, refused=str(error))
+        refused = self._hosted.add(entry)
+        if not refused:
+            self._note(f"model {entry.name} is added: {entry.source}")
+            self._spawn(self._find(entry))
+        return ModelManaged(model=entry.name, host=self._plan.host, refused=refused)
+
+    async def _find(self, entry: ModelEntry) -> None:
+        assert self._plan.find_more is not None
+        try:
+            # a fetch may take long, and is not waited for when the stack ends
+            served = len(self._hosted.offers) - 1
+            found = await in_daemon_thread(partial(self._plan.find_more, entry, served))
+        except CommandError as error:
+            self._note(f"model {entry.name} cannot be served: {error}")
+            self._hosted.note_not_found(entry.name, str(error))
+        else:
+            self._hosted.note_found(found, self._plan.more_leaders(found.model))
+        self._changed.set()
 
     async def _drain(self, group: str) -> bool:
         """Ask a leader to end what it has; False if it does not answer."""

@@ -1,11 +1,15 @@
 """The groups of a host by command: which may start, what they count for, and what is reported. Pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
-from cli.stack.agent.offers import HostedGroup, Offer
+from cli.stack.agent.offers import HostedGroup, Offer, make_offer, make_pending
+from cli.stack.fleet.entry import ModelEntry
+from cli.stack.fleet.one_more import AddedModel
 from cli.stack.process import ServiceSpec
 from shared.messages import HostedGroup as ReportedGroup
 from shared.messages import HostReport, ManageModel, ModelManaged, StartGroup, StopGroup
+
+MAX_MODELS = 64
 
 
 class CommandRefused(Exception):
@@ -24,7 +28,7 @@ class HostedModels:
     """
 
     def __init__(self, host: str, instance_id: str, offers: Mapping[str, Offer], budget_bytes: int) -> None:
-        self.offers = offers
+        self.offers = dict(offers)
         self.groups: dict[str, HostedGroup] = {}
         self.free_bytes: int | None = None
         self._host = host
@@ -101,6 +105,28 @@ class HostedModels:
         group.stopping = True
         return group
 
+    def add(self, entry: ModelEntry) -> str:
+        """Note a model that is to be found; returns why it is not, empty if it is."""
+        known = self.offers.get(entry.name)
+        if known is not None and (known.leaders or not known.failure):
+            return f"there is a model {entry.name!r} already: remove it first, or give this one another name"
+        if any(entry.name in offer.model.entry.aliases for offer in self.offers.values()):
+            return f"{entry.name!r} is an alias of another model: give this one another name"
+        if len(self.offers) >= MAX_MODELS:
+            return f"there are {MAX_MODELS} models already: remove one first"
+        self.offers[entry.name] = make_pending(entry)
+        return ""
+
+    def note_found(self, found: AddedModel, leaders: Sequence[ServiceSpec]) -> None:
+        """A model that was added is here, and fits; nothing happens if it was removed meanwhile."""
+        if found.model.name in self.offers:
+            self.offers[found.model.name] = make_offer(found, leaders)
+
+    def note_not_found(self, name: str, why: str) -> None:
+        """A model that was added cannot be had; it is shown with the reason until it is removed."""
+        if name in self.offers:
+            self.offers[name].failure = why
+
     def note_ready(self, name: str, now: float) -> None:
         """A group is ready, for the first time or again."""
         group = self.groups[name]
@@ -115,6 +141,12 @@ class HostedModels:
             offer.note_failure(why, now)
         if offer.wish == "sleep" and not any(one.model == offer.model.name for one in self.groups.values()):
             offer.wish = ""
+        self._forget(offer)
+
+    def _forget(self, offer: Offer) -> None:
+        name = offer.model.name
+        if offer.leaves and not any(one.model == name for one in self.groups.values()):
+            del self.offers[name]
 
     def manage(self, command: ManageModel) -> ModelManaged | None:
         """Note an operator's wish; None: the model is not offered here."""
@@ -128,8 +160,9 @@ class HostedModels:
         elif command.action == "scale":
             offer.most_groups = offer.least_groups = command.groups
             offer.wish = ""
-        elif command.action == "unload":
-            offer.wish = "unload"
+        elif command.action in {"unload", "remove"}:
+            offer.wish, offer.leaves = "unload", command.action == "remove"
+            self._forget(offer)
         elif command.action == "sleep":
             offer.wish = "sleep" if runs else ""
         else:

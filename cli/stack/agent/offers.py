@@ -1,10 +1,11 @@
 """What a host offers: each model with the leaders that may be started for it, and what is known of it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
+from cli.stack.fleet.one_more import AddedModel
 from cli.stack.memory_needs import ModelNeeds
 from cli.stack.process import ServiceSpec
 from shared.flow.backoff import backoff_s
@@ -28,6 +29,7 @@ class Offer:
         failures: Loads in a row that failed.
         failure: Why the last one did; empty: it did not.
         retry_at: After a failure, when it may be tried again.
+        leaves: It is offered no more when its last group has ended.
     """
 
     model: ServedModel
@@ -41,6 +43,7 @@ class Offer:
     failures: int = 0
     failure: str = ""
     retry_at: float = 0.0
+    leaves: bool = False
 
     def note_failure(self, why: str, now: float) -> None:
         """A group of it could not be started, or could not be kept."""
@@ -69,7 +72,7 @@ class Offer:
             priority=entry.priority,
             pinned=entry.pinned,
             sleep_ms=round(entry.sleep_after_s * 1000),
-            packed=True,
+            packed=bool(self.leaders),
             wish=self.wish,
             failure=self.failure[:512],
             retry_ms=round(retry_s * 1000),
@@ -103,6 +106,8 @@ class HostPlan:
         host: The name of the stack, unique on the broker.
         leaders: Of all groups; those of `running` are started with the stack.
         models: In the order of `plan.groups`.
+        find_more: Finds and sizes a model that is added; takes as long as that.
+        more_leaders: Plans the leaders of such a model.
     """
 
     host: str
@@ -111,17 +116,29 @@ class HostPlan:
     needs: Mapping[str, ModelNeeds]
     leaders: Sequence[ServiceSpec]
     running: Sequence[ServiceSpec] = field(default_factory=list)
+    find_more: Callable[[ModelEntry, int], AddedModel] | None = None
+    more_leaders: Callable[[ServedModel], list[ServiceSpec]] = lambda _: []
 
 
 def make_offers(plan: HostPlan) -> dict[str, Offer]:
     """Return the offers by the model's name."""
     offers = dict[str, Offer]()
-    for model, needs in zip(plan.models, plan.plan.groups, strict=True):
-        leaders = {spec.env["RYZ_GROUP"]: spec for spec in plan.leaders if spec.model == model.name}
-        examined = plan.needs.get(model.name)
-        card = ModelCard(
-            name=model.name, context_length=examined.context if examined is not None else NULL_CONTEXT
-        )
-        least = len(leaders) if model.entry.pinned and model.entry.load == "start" else 0
-        offers[model.name] = Offer(model, card, needs, leaders, len(leaders), least)
+    for model, groups in zip(plan.models, plan.plan.groups, strict=True):
+        leaders = [spec for spec in plan.leaders if spec.model == model.name]
+        offers[model.name] = make_offer(AddedModel(model, groups, plan.needs.get(model.name)), leaders)
     return offers
+
+
+def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec]) -> Offer:
+    """Return the offer of a model."""
+    entry, context = found.model.entry, found.needs.context if found.needs is not None else NULL_CONTEXT
+    least = len(leaders) if entry.pinned and entry.load == "start" else 0
+    by_group = {spec.env["RYZ_GROUP"]: spec for spec in leaders}
+    card = ModelCard(name=entry.name, context_length=context)
+    return Offer(found.model, card, found.groups, by_group, len(leaders), least)
+
+
+def make_pending(entry: ModelEntry) -> Offer:
+    """Return the offer of a model that is still to be found: no group of it may run."""
+    card = ModelCard(name=entry.name, context_length=0)
+    return Offer(ServedModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0)

@@ -63,12 +63,14 @@ class OnDemandPlan:
         store_bytes: The most that the stores may hold together.
         sizings: Of each model, with the most groups that it may have.
         groups: Memory of each model's groups, in the same order.
+        machine: With the memory that is for groups, as it was at the start.
     """
 
     budget_bytes: int
     store_bytes: int
     sizings: tuple[Sizing, ...]
     groups: tuple[GroupBytes, ...]
+    machine: MachineFacts
 
 
 def comes_and_goes(models: Sequence[ServedModel]) -> bool:
@@ -107,13 +109,13 @@ def plan_on_demand(
         sizings[number] = sizing
     groups = [_group_bytes(model, for_groups, sizing) for model, sizing in zip(models, sizings, strict=True)]
     store_bytes = min(machine.store_bytes, int(stores / STORE_OVERHEAD))
-    return OnDemandPlan(for_groups.room_bytes, store_bytes, tuple(sizings), tuple(groups))
+    return OnDemandPlan(for_groups.room_bytes, store_bytes, tuple(sizings), tuple(groups), for_groups)
 
 
 def null_plan(models: Sequence[ServedModel], machine: MachineFacts) -> OnDemandPlan:
     """Return the plan for groups that compute nothing."""
     groups = (GroupBytes(NULL_GROUP_BYTES, NULL_GROUP_BYTES),) * len(models)
-    return OnDemandPlan(machine.room_bytes, machine.least_store_bytes, (), groups)
+    return OnDemandPlan(machine.room_bytes, machine.least_store_bytes, (), groups, machine)
 
 
 def _settled(model: ModelNeeds, cores: int, models: int) -> ModelNeeds:

@@ -8,6 +8,8 @@ from cli.stack.agent.hosted import CommandRefused, HostedModels
 from cli.stack.agent.offers import HostPlan, make_offers
 from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
+from cli.stack.fleet.one_more import AddedModel
+from cli.stack.memory_needs import MachineFacts
 from cli.stack.process import ServiceSpec
 from shared.messages import ManageModel, StartGroup, StopGroup
 
@@ -29,7 +31,8 @@ def hosted(**entry: Any) -> HostedModels:
         ServedModel(ModelEntry(source="a", name="a", load="demand", groups=2, **entry), None),
         ServedModel(ModelEntry(source="b", name="b", load="demand", groups=1), None),
     ]
-    plan = OnDemandPlan(BUDGET, 0, (), (GroupBytes(FIRST, FURTHER),) * 2)
+    machine = MachineFacts(2, BUDGET, kernels=True)
+    plan = OnDemandPlan(BUDGET, 0, (), (GroupBytes(FIRST, FURTHER),) * 2, machine)
     leaders = [leader(0, "a"), leader(1, "a"), leader(2, "b")]
     return HostedModels("host", "host-1", make_offers(HostPlan("host", plan, models, {}, leaders)), BUDGET)
 
@@ -186,3 +189,46 @@ def test_what_is_not_offered_is_for_another_host() -> None:
     assert host.manage(ManageModel(model="c", action="load")) is None
     with pytest.raises(CommandRefused, match="does not offer model 'c'"):
         start(host, "c")
+
+
+def test_a_model_that_is_added_may_run_when_it_is_found() -> None:
+    host, entry = hosted(), ModelEntry(source="c", name="c", load="demand", groups=1)
+    assert host.add(entry) == ""
+    with pytest.raises(CommandRefused, match="no more groups"):
+        start(host, "c")
+    assert "a model 'c' already" in host.add(entry)
+    host.note_found(AddedModel(ServedModel(entry, None), GroupBytes(FIRST, FURTHER), None), [leader(7, "c")])
+    assert start(host, "c") == "g7"
+    assert "a model 'c' already" in host.add(entry)
+
+
+def test_a_model_that_cannot_be_had_says_why_and_may_be_tried_again() -> None:
+    host, entry = hosted(), ModelEntry(source="c", name="c", load="demand")
+    host.add(entry)
+    host.note_not_found("c", "there is no such file")
+    assert host.report(0.0).models[2].failure == "there is no such file"
+    with pytest.raises(CommandRefused, match="no more groups"):
+        start(host, "c")
+    assert host.add(entry) == ""
+    assert host.report(0.0).models[2].failure == ""
+
+
+def test_a_model_that_is_removed_is_gone_with_its_last_group() -> None:
+    host = hosted()
+    start(host, "b")
+    host.manage(ManageModel(model="b", action="remove"))
+    assert host.report(0.0).models[1].wish == "unload"
+    host.stop(StopGroup(group="g2", epoch=1))
+    host.note_gone("g2", "", 1.0)
+    assert [offer.card.name for offer in host.report(1.0).models] == ["a"]
+    host.manage(ManageModel(model="a", action="remove"))
+    assert host.report(1.0).models == []
+    host.note_found(
+        AddedModel(ServedModel(ModelEntry(source="a", name="a"), None), GroupBytes(1, 1), None), []
+    )
+    assert host.report(1.0).models == []  # it was removed while it was looked for
+
+
+def test_names_and_aliases_stay_unique() -> None:
+    host = hosted(aliases=("small",))
+    assert "an alias of another model" in host.add(ModelEntry(source="c", name="small"))
