@@ -14,6 +14,9 @@ from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import HybridLimits, make_policy
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
+from services.router.models.collector import ModelCollector
+from services.router.models.lease import ControllerLease
+from services.router.models.reports import HostReports
 from services.router.presence import RouterPresence
 from services.router.session_events import PinSync, SessionEvents
 from services.router.settings import RouterSettings
@@ -51,8 +54,10 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     losses, sessions = LossReports(context), SessionEvents(context)
     requests = RouterSubscriptions(context, Dispatcher(context), losses, outside)
     watch, presence = FleetWatch(context, losses), RouterPresence(context)
+    reports, lease = HostReports(context), ControllerLease(context)
+    service.registry.register(ModelCollector(context, lease))
     pins = PinSync(bus, state.pins, metrics, constants.pins_refresh_s)
-    service.set_detail(lambda: describe(context))
+    service.set_detail(lambda: describe(context, lease))
     await service.answer_operators(bus, outside)
     await service.serve_admin(stack)
     await requests.listen()
@@ -60,6 +65,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await losses.listen()
     await watch.listen()
     await presence.listen()
+    await reports.listen()
     service.spawn(pins.keep_pins(), "keep pins")
     service.spawn(watch.watch_fleet(), "watch fleet")
     # a router that has heard no heartbeat yet would answer that there is no such model
