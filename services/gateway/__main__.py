@@ -12,6 +12,7 @@ import structlog
 from services.gateway.admission.admission import Admission
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.bodies.reader import BodyReader
+from services.gateway.admission.operators import Operators
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.answering.context import GatewayContext
@@ -21,7 +22,12 @@ from services.gateway.answering.intake.model_aliases import ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.app import create_app
-from services.gateway.checked_settings import checked_aliases, checked_keys, made_root_key
+from services.gateway.checked_settings import (
+    checked_admin_keys,
+    checked_aliases,
+    checked_keys,
+    made_root_key,
+)
 from services.gateway.formats.responses.format import PATH as RESPONSES
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.pages.assembly import page_parts
@@ -42,12 +48,12 @@ from services.gateway.transports.http.routes.responses import response_parts
 from services.gateway.transports.websocket.sockets import PATH as REALTIME
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
-from shared.client import ClientSettings, InferenceClient, list_models
-from shared.client.calls.model_list import known_models
+from shared.client import ClientSettings, InferenceClient
+from shared.client.calls.model_list import known_models, usable_names
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Unavailable
 from shared.lifecycle import Service, run_service
-from shared.messages import ModelCard, ModelList
+from shared.messages import ModelList
 from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.tls import check_server_files
@@ -117,12 +123,12 @@ async def start(
     async def models() -> ModelList:
         return await client.known_models(timeout_s=settings.constants.models_timeout_s)
 
-    async def ask_models() -> list[ModelCard]:
-        return await list_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))
+    async def quick_models() -> ModelList:
+        return await known_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))
 
     async def model_names() -> list[str]:
-        known = await known_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))
-        return [*(card.name for card in known.models), *known.away]
+        known = await quick_models()
+        return [*usable_names(known), *known.away]
 
     context = GatewayContext(
         settings=settings,
@@ -162,7 +168,7 @@ async def start(
     stack.push_async_callback(jetstream.stop)
     batches = batch_service(settings, jetstream)
     served = ServedModels(models, context.aliases)
-    info = ServiceInfo(ReadinessCheck(service, ask_models).check, service.registry, version("ryzanstein"))
+    info = ServiceInfo(ReadinessCheck(service, quick_models).check, service.registry, version("ryzanstein"))
     app = create_app(
         context,
         detached,
@@ -172,6 +178,7 @@ async def start(
         batches=batches,
         pages=page_parts(context, bus, stats, stack),
         models=served,
+        operators=Operators(checked_admin_keys(settings), keyring, settings),
         info=info,
     )
 
@@ -242,7 +249,7 @@ def main() -> None:
     """The entry point of the process."""
     settings, client_settings = load(GatewaySettings), load(ClientSettings)
     keys, passed = checked_keys(settings), passed_socket()
-    checked_aliases(settings)  # before anything is connected
+    checked_aliases(settings), checked_admin_keys(settings)  # before anything is connected
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)

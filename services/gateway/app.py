@@ -13,6 +13,7 @@ from pydantic import BaseModel
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from services.gateway.admission.browser_guard import BrowserGuard
+from services.gateway.admission.operators import Operators
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.answering.events.slow_readers import OpenAnswer
@@ -51,6 +52,7 @@ from services.gateway.transports.http.response_pieces import PieceSender
 from services.gateway.transports.http.routes.batches import add_batches
 from services.gateway.transports.http.routes.formats import format_route
 from services.gateway.transports.http.routes.info import ServiceInfo, info_router
+from services.gateway.transports.http.routes.manage_models import ScaleBody, add_manage_models
 from services.gateway.transports.http.routes.responses import ResponseParts, add_responses
 from services.gateway.transports.http.routes.session_paths import SessionPaths, is_session_path
 from services.gateway.transports.http.routes.sessions import SessionRoutes
@@ -116,6 +118,7 @@ def create_app(
     batches: BatchService,
     pages: PageParts,
     models: ServedModels,
+    operators: Operators,
     info: ServiceInfo,
 ) -> GatewayApp:
     """Makes the application.
@@ -129,6 +132,7 @@ def create_app(
         batches: Answers the routes of batches; has the files of tenants.
         pages: What browsers see.
         models: The models on offer.
+        operators: Decide who may manage models.
         info: The state of this process.
     """
     app = FastAPI(
@@ -156,6 +160,7 @@ def create_app(
     direct |= add_responses(app, context, responses, response, answering)
     direct |= add_batches(app, context, batches)
     _add_streams(app, context, answering)
+    add_manage_models(app, context, operators)
     app.include_router(info_router(context.settings, context.admission.keyring, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics, socket_path=REALTIME)
@@ -169,6 +174,7 @@ def create_app(
         CountTokensRequest,
         ResponseRequest,
         BatchRequest,
+        ScaleBody,
         NewSession,
         ToGroup,
     ]

@@ -5,7 +5,7 @@ from typing import NoReturn
 
 import structlog
 
-from services.gateway.admission.auth import parse_keys
+from services.gateway.admission.auth import parse_admin_keys, parse_keys
 from services.gateway.answering.intake.model_aliases import parse_aliases
 from services.gateway.resources.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
@@ -33,6 +33,14 @@ def checked_keys(settings: GatewaySettings) -> dict[str, str]:
                 "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant"
             )
     return keys
+
+
+def checked_admin_keys(settings: GatewaySettings) -> frozenset[str]:
+    """The keys of operators; ends the process if the setting is wrong."""
+    try:
+        return parse_admin_keys(settings.admin_keys.get_secret_value())
+    except ValueError as error:
+        _refuse_setting(f"RYZ_ADMIN_KEYS: {error}")
 
 
 def checked_aliases(settings: GatewaySettings) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Whether the gateway can serve now: its own state, a router that answers, and a model of a ready group.
+"""Whether the gateway can serve now: its own state, a router that answers, a model that is ready or can load.
 
 A request is not refused by this: it goes to the routers, which know more. It is for `/ready`, so for health
 checks, load balancers and `ryz up`.
@@ -10,9 +10,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from shared.client.calls.model_list import usable_names
 from shared.errors import RyzError
 from shared.lifecycle import Service
-from shared.messages import ModelCard
+from shared.messages import ModelList
 
 ROUTER_WAIT_S = 1.0  # for a router's answer; health checks wait for two seconds
 FRESH_S = 0.25  # an answer is used again for so long, so that callers of /ready cause few messages
@@ -41,14 +42,14 @@ class ReadinessCheck:
 
     Args:
         service: Its own state and checks come first; without them no router is asked.
-        ask_models: The models of ready groups; raises an error of the family if no router answers.
+        ask_models: What a router knows; raises an error of the family if none answers.
         clock: Monotonic seconds.
     """
 
     def __init__(
         self,
         service: Service,
-        ask_models: Callable[[], Awaitable[list[ModelCard]]],
+        ask_models: Callable[[], Awaitable[ModelList]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._service = service
@@ -76,8 +77,14 @@ class ReadinessCheck:
         async with self._asking:
             if self._clock() - self._asked_at > FRESH_S:
                 try:
-                    self._models = [card.name for card in await self._ask_models()]
+                    self._models = _servable(await self._ask_models())
                 except RyzError:
                     self._models = None
                 self._asked_at = self._clock()
             return self._models
+
+
+def _servable(known: ModelList) -> list[str]:
+    """The models for which a request is answered: those that are asleep wake for it."""
+    failed = {state.card.name for state in known.offered if state.phase == "failed"}
+    return [name for name in usable_names(known) if name not in failed]

@@ -78,6 +78,9 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpConnections, File
     """Serve the [pages](pages.md): the chat at `/` and the live view at `/cluster`."""
     api_keys: SecretStr = SecretStr("")
     """`key:tenant,key:tenant`; empty: no key is needed, and the tenant is `default`."""
+    admin_keys: SecretStr = SecretStr("")
+    """Keys that may manage models (`/v1/manage/models`), separated by commas, or `@FILE`, which has one in
+    each line. Empty: callers on this machine may, and no others."""
     probe_key: SecretStr = SecretStr("")
     """Accepted by `GET /v1/models` in place of an API key, and nowhere else. `ryz up` makes one for its own
     probes."""

@@ -4,6 +4,7 @@ Use `InferenceClient`. `generation/generation_state.py` is the state machine of 
 """
 
 from shared.client.calls.model_list import list_models
+from shared.client.calls.models_client import ModelsClient, ModelWish
 from shared.client.calls.sessions_client import SessionsClient
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.results import Choice, Completion, Embedding
@@ -18,6 +19,8 @@ __all__ = [
     "Embedding",
     "GenerationStream",
     "InferenceClient",
+    "ModelWish",
+    "ModelsClient",
     "SessionsClient",
     "chat_request",
     "list_models",

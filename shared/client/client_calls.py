@@ -7,6 +7,7 @@ import msgspec
 
 from shared.bus import Bus
 from shared.client.calls import model_list, token_calls
+from shared.client.calls.models_client import ModelsClient
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.results import Completion, Embedding
 from shared.messages import (
@@ -77,6 +78,11 @@ class ClientCalls(ABC):
         return await model_list.known_models(
             self.bus, timeout_s=timeout_s, caller=self.caller, wait_s=self.wait_s
         )
+
+    @property
+    def models(self) -> ModelsClient:
+        """The models that hosts offer; managing them is for operators and for our services."""
+        return ModelsClient(self.bus, caller=self.caller, wait_s=self.wait_s)
 
     async def tokenize(self, query: TokenizeQuery, *, timeout_s: float) -> Tokenized:
         """The tokens of a prompt; raises what `token_calls.tokenize` raises."""

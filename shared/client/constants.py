@@ -29,6 +29,8 @@ class ClientConstants:
     retries_per_s: float = 200.0
     """Streams without a group that are published again per second, of all that wait for one: a group that
     comes back is not flooded."""
+    max_waiting_bytes: int = 64 * 2**20
+    """Memory of the requests that wait, besides `max_waiting`; beyond it others are refused."""
     max_buffered_frames: int = 1024
     """Unread frames of one request; beyond it the request is cancelled."""
     max_buffered_bytes: int = 96 * 2**20

@@ -17,17 +17,16 @@ from shared.bus import Bus, Subscription
 from shared.client.client_calls import ClientCalls
 from shared.client.connected_bus import connected_bus
 from shared.client.frame_dispatch import FrameDispatcher
+from shared.client.generation.client_context import ClientContext
 from shared.client.generation.command_executor import CommandExecutor
 from shared.client.generation.commands import GenerationStats
 from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import MAX_WHOLE_FRAMES, GenerationStream
-from shared.client.generation.request_lifecycle import ClientContext
 from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.generation.usage_reports import UsageListener
 from shared.client.running_streams import RunningStreams
 from shared.client.settings import ClientSettings
 from shared.errors import Cancelled, InvalidRequest
-from shared.flow.retry_budgets import RetryBudget
 from shared.gone_settings import describe_gone
 from shared.messages import (
     GenerateRequest,
@@ -80,7 +79,7 @@ class InferenceClient(ClientCalls):
         self._inbox = inbox
         self.caller = caller
         self.wait_s = settings.wait_s
-        self._context = ClientContext(settings, self.stats, RetryBudget(settings.constants.retries_per_s))
+        self._context = ClientContext.make(settings, self.stats)
         self._executor = CommandExecutor(bus, settings, inbox, caller)
         self._streams = RunningStreams(bus, settings, self._executor, self.unwanted)
         self._dispatcher = FrameDispatcher(self._streams, self._executor, self._context)

@@ -20,8 +20,10 @@ class ClientSettings(RyzSettings):
 
     wait_s: ZeroToHour = 15.0
     """How long a request that no group has begun waits for a broker, a router or a group that is away, before
-    it is refused; 0: not at all. Its own time limit may be shorter."""
+    it is refused; 0: not at all. Its own time limit may be shorter. A model that a host is to load is waited
+    for until that limit."""
     max_waiting: ZeroToMillion = 512
-    """Requests that may wait so at the same time; others are refused at once."""
+    """Requests that may wait so at the same time, those for models that load included; others are refused at
+    once. One tenant and one model may have 7/8 of them, and less where others wait, too."""
     max_losses: Annotated[int, Interval(ge=0, le=100)] = 5
     """Groups that a request may lose in mid-stream, without those that turn out to be alive; 0: none."""

@@ -1,9 +1,8 @@
 """A `ClientContext` for tests that build generation states without a client."""
 
+from shared.client.generation.client_context import ClientContext
 from shared.client.generation.commands import GenerationStats
-from shared.client.generation.request_lifecycle import ClientContext
 from shared.client.settings import ClientSettings
-from shared.flow.retry_budgets import RetryBudget
 from tests.kits.constants import settings_with_constants
 
 
@@ -14,4 +13,4 @@ def client_settings(**values: float) -> ClientSettings:
 
 def client_context(settings: ClientSettings, stats: GenerationStats | None = None) -> ClientContext:
     """A new context with a full retry budget."""
-    return ClientContext(settings, stats or GenerationStats(), RetryBudget(settings.constants.retries_per_s))
+    return ClientContext.make(settings, stats or GenerationStats())

@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import re
 import secrets
+from pathlib import Path
 
 from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.admission.errors.shapes import is_anthropic
@@ -26,7 +27,7 @@ def parse_keys(text: str) -> dict[str, str]:
     keys: dict[str, str] = {}
     for index, entry in enumerate(filter(None, (part.strip() for part in text.split(","))), start=1):
         key, _, tenant = entry.rpartition(":")
-        if len(key) < 8 or not key.isascii() or not key.isprintable() or " " in key:
+        if not _is_key(key):
             raise ValueError(
                 f"entry {index} needs a key of at least 8 printable ASCII characters before the ':'"
             )
@@ -36,6 +37,35 @@ def parse_keys(text: str) -> dict[str, str]:
             raise ValueError(f"entry {index} repeats the key of an earlier entry")
         keys[key] = tenant
     return keys
+
+
+def parse_admin_keys(text: str) -> frozenset[str]:
+    """Reads the keys of operators, separated by commas or line breaks; `@PATH` is a file that has them.
+
+    Raises:
+        ValueError: A key is wrong, or the file cannot be read; names the place, never the key.
+    """
+    where = "entry"
+    if text.strip().startswith("@"):
+        path = Path(text.strip()[1:])
+        where = f"{path}, key"
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"the file {path} cannot be read: {error}") from None
+        if not text.strip():
+            raise ValueError(f"the file {path} has no key")
+    given = filter(None, (part.strip() for part in re.split(r"[,\n]", text)))
+    keys: set[str] = set()
+    for index, key in enumerate(given, start=1):
+        if not _is_key(key):
+            raise ValueError(f"{where} {index} needs at least 8 printable ASCII characters without spaces")
+        keys.add(key)
+    return frozenset(keys)
+
+
+def _is_key(key: str) -> bool:
+    return len(key) >= 8 and key.isascii() and key.isprintable() and " " not in key
 
 
 class Keyring:

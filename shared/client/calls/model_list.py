@@ -6,8 +6,10 @@ from shared import subjects
 from shared.bus import Bus
 from shared.bus.endpoint import call
 from shared.errors import ModelNotFound, RyzError, Unavailable
-from shared.messages import ListModels, ModelCard, ModelList
+from shared.messages import ListModels, ModelCard, ModelList, ModelState
 from shared.subjects import Caller
+
+RETRY_S = 1.0
 
 
 async def list_models(
@@ -35,6 +37,29 @@ async def known_models(
     return await call(bus, subject, ListModels(), ModelList, timeout_s=timeout_s, wait_s=wait_s)
 
 
+def offered_state(model: str, known: ModelList) -> ModelState | None:
+    """The state of a model that a host offers; None: none does."""
+    return next((state for state in known.offered if state.card.name == model), None)
+
+
+def not_ready(state: ModelState) -> Unavailable:
+    """The error for a model that a host offers and of which no group is ready, as routers refuse requests."""
+    name = state.card.name
+    if state.phase == "failed":
+        return Unavailable(
+            f"model {name!r} could not be loaded: {state.why}",
+            reason="model_failed",
+            retry_after_s=max(RETRY_S, state.retry_s),
+        )
+    if state.phase == "absent" and state.why:
+        return Unavailable(f"model {name!r} is not loaded: {state.why}", reason="model_unloaded")
+    return Unavailable(
+        f"model {name!r} is {state.phase}; a request for an answer of it loads it",
+        reason="waking",
+        retry_after_s=max(RETRY_S, state.load_s),
+    )
+
+
 def not_served(model: str, known: ModelList) -> RyzError:
     """The error for a model that no group serves now: it is loading or away, or it is not known.
 
@@ -42,15 +67,24 @@ def not_served(model: str, known: ModelList) -> RyzError:
         model: None of those in `known.models`.
         known: What a router knows.
     """
+    state = offered_state(model, known)
+    if state is not None:
+        return not_ready(state)
     if model in known.away:
         return Unavailable(
             f"no group of model {model[:128]!r} is ready now; one may be starting",
             reason="no_group",
             retry_after_s=1.0,
         )
-    if not known.models:
+    if not known.models and not known.offered:
         return no_model_ready(model)
-    return unknown_model(model, [card.name for card in known.models])
+    return unknown_model(model, usable_names(known))
+
+
+def usable_names(known: ModelList) -> list[str]:
+    """The models that a request can name: those that are ready, then those that hosts can load."""
+    ready = [card.name for card in known.models]
+    return ready + [name for state in known.offered if (name := state.card.name) not in ready]
 
 
 def unknown_model(model: str, served: Iterable[str]) -> ModelNotFound:

@@ -8,13 +8,22 @@ from typing import TypeVar
 from shared import subjects
 from shared.bus import Bus, NoResponders
 from shared.bus.endpoint import FIRST_PAUSE_S, MAX_PAUSE_S, call
-from shared.client.calls.model_list import known_models, no_model_ready, unknown_model
+from shared.client.calls.model_list import (
+    known_models,
+    no_model_ready,
+    not_ready,
+    offered_state,
+    unknown_model,
+    usable_names,
+)
 from shared.errors import RyzError, Unavailable
 from shared.flow.backoff import Backoff
 from shared.messages import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery, Wire
 from shared.subjects import Caller
 
 M = TypeVar("M", bound=Wire)
+# these questions load no model, so waiting would not help
+_NOT_WAITED_FOR = frozenset({"waking", "model_failed", "model_unloaded"})
 
 
 async def tokenize(
@@ -70,7 +79,8 @@ async def _wait_for_group(
             pass
         refusal = await _refusal(bus, model, timeout_s=timeout_s, caller=caller)
         pause_s = pauses.next_s()
-        if not isinstance(refusal, Unavailable) or loop.time() + pause_s > until:
+        hopeless = not isinstance(refusal, Unavailable) or refusal.data.get("reason") in _NOT_WAITED_FOR
+        if hopeless or loop.time() + pause_s > until:
             raise refusal
         await asyncio.sleep(pause_s)
 
@@ -85,7 +95,9 @@ async def _refusal(bus: Bus, model: str, *, timeout_s: float, caller: Caller | N
             reason="no_router",
             retry_after_s=1.0,
         )
-    served = [card.name for card in known.models]
+    served, state = usable_names(known), offered_state(model, known)
+    if state is not None and state.phase != "ready":
+        return not_ready(state)
     if not served and model not in known.away:
         return no_model_ready(model)
     if model not in served and model not in known.away:

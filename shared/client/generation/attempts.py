@@ -182,9 +182,10 @@ class Attempts:
         self.number += 1
         return True
 
-    def count_refusal(self, refusal: RyzError) -> float:
-        """No group took this attempt; returns the seconds until it is offered again."""
+    def count_refusal(self, refusal: RyzError, longest_s: float | None = None) -> float:
+        """No group took this attempt; returns the seconds until it is offered again, at most `longest_s`."""
         self.refusal = refusal
-        pause = backoff_s(self.refusals, FIRST_PAUSE_S, MAX_PAUSE_S)
+        longest_s = MAX_PAUSE_S if longest_s is None else longest_s
+        pause = backoff_s(self.refusals, FIRST_PAUSE_S, longest_s)
         self.refusals += 1
         return pause * random.uniform(0.5, 1.0)

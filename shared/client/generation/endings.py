@@ -37,6 +37,12 @@ def waited_in_vain(error: RyzError, waited_s: float) -> RyzError:
     return from_code(error.code, f"{error.message} (waited {waited_s:.1f} s)", data)
 
 
+def too_many_wait(error: RyzError) -> RyzError:
+    """The refusal of a new request for which no room is left among those that wait."""
+    data = {"retry_after_s": RETRY_S, **error.data}
+    return from_code(error.code, f"{error.message}; as many requests as may wait do so already", data)
+
+
 def slow_reader(request_id: str, max_ready: int) -> Cancelled:
     """Too many frames wait for the reader."""
     return Cancelled(

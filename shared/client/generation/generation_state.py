@@ -8,9 +8,10 @@ behind the last frame that was handed on. `CommandExecutor` carries the commands
 from shared.client.generation import endings
 from shared.client.generation.answer_buffer import AnswerBuffer
 from shared.client.generation.attempts import Attempts
+from shared.client.generation.client_context import ClientContext
 from shared.client.generation.commands import NOTHING, Command, Commands
 from shared.client.generation.reorder_buffer import ReorderBuffer
-from shared.client.generation.request_lifecycle import ClientContext, GenerationPhase, RequestLifecycle
+from shared.client.generation.request_lifecycle import GenerationPhase, RequestLifecycle
 from shared.errors import Cancelled, RyzError, Unavailable
 from shared.messages import Accepted, AnyFrame, Done, Failed, GenerateRequest, ResendReply, Tokens
 
@@ -46,7 +47,7 @@ class GenerationState:
         self._deadline = deadline
         self._buffer = ReorderBuffer(context.settings, request.resume.next_seq if request.resume else 0)
         self._heard_at = now  # the last frame or answer of the leader
-        self.lifecycle = RequestLifecycle(request, context, self._buffer, now=now)
+        self.lifecycle = RequestLifecycle(request, context, self._buffer, now=now, deadline=deadline)
         self.observed = context.stats.observer.begin(request, now)
 
     @property
@@ -208,7 +209,7 @@ class GenerationState:
 
     def _end_late(self, now: float) -> Commands:
         """The deadline has passed; for a request that no group has begun that is the end of its wait."""
-        if self.lifecycle.waits:
+        if self.lifecycle.wait.active:
             return self.lifecycle.end_wait(now)
         error = endings.out_of_time(self.request_id, self.group, self.attempts.interruptions)
         return self.lifecycle.end_and_cancel(error)

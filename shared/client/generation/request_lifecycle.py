@@ -1,18 +1,16 @@
 """The phases of a request at the client, and the transitions between them. Pure."""
 
-from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from shared.client.generation import endings
 from shared.client.generation.assigned_leader import AssignedLeader
 from shared.client.generation.attempts import Attempts
-from shared.client.generation.commands import NOTHING, Commands, GenerationStats, Publish, SendCancel
-from shared.client.generation.heard_leaders import HeardLeaders
+from shared.client.generation.client_context import ClientContext
+from shared.client.generation.commands import NOTHING, Commands, Publish, SendCancel
 from shared.client.generation.reorder_buffer import ReorderBuffer
+from shared.client.generation.request_wait import FINAL_REASONS, RequestWait
 from shared.client.generation.retry_schedule import PublishDecision, RetrySchedule
-from shared.client.settings import ClientSettings
 from shared.errors import RyzError, from_code
-from shared.flow.retry_budgets import RetryBudget
 from shared.messages import Failed, GenerateRequest
 
 # Error codes that may pass while a request waits for another group.
@@ -33,16 +31,6 @@ class GenerationPhase(Enum):
     ENDED = auto()  # well, or with an error
 
 
-@dataclass(frozen=True, slots=True)
-class ClientContext:
-    """What all requests of a client share."""
-
-    settings: ClientSettings
-    stats: GenerationStats
-    budget: RetryBudget
-    heard: HeardLeaders = field(default_factory=HeardLeaders)
-
-
 class RequestLifecycle:
     """The phase of one request, its attempts, and who has it.
 
@@ -52,12 +40,12 @@ class RequestLifecycle:
         attempts: The attempts so far.
         error: Why it ended; None in phase `ENDED`: it ended well.
         was_cancelled: This client ended it, and has sent a cancel.
-        waits: No group has begun it, and it waits for one; counted in `GenerationStats.waiting`.
+        wait: Whether it waits for a group to begin it.
     """
 
     __slots__ = (
-        "_buffer", "_context", "_needed_seq", "_request_id", "_retries", "_started_at", "_wait_until",
-        "attempts", "error", "leader", "phase", "waits", "was_cancelled",
+        "_buffer", "_context", "_needed_seq", "_request_id", "_retries", "_started_at",
+        "attempts", "error", "leader", "phase", "wait", "was_cancelled",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +55,7 @@ class RequestLifecycle:
         buffer: ReorderBuffer,
         *,
         now: float,
+        deadline: float,
     ) -> None:
         """Starts in phase `OFFERED`: the caller publishes the request now.
 
@@ -75,18 +64,19 @@ class RequestLifecycle:
             context: Shared by the requests of the client.
             buffer: Says which frames came, and is emptied between attempts.
             now: Seconds on the client's clock.
+            deadline: When the request ends at the latest.
         """
         self.phase = GenerationPhase.OFFERED
         self.leader = AssignedLeader()
         self.attempts = Attempts(request, context.settings)
         self.error: RyzError | None = None
-        self.was_cancelled = self.waits = False
+        self.was_cancelled = False
+        self.wait = RequestWait(request, context, now=now, deadline=deadline)
         self._request_id = request.request_id
         self._context = context
         self._buffer = buffer
         self._retries = RetrySchedule(context.settings, now)
         self._started_at = now
-        self._wait_until = now + context.settings.wait_s  # while no group has begun it
         self._needed_seq = 0  # a loss of the leader before this frame number is an end
 
     @property
@@ -98,7 +88,7 @@ class RequestLifecycle:
     def offer_due(self) -> float:
         """When `tick_offer` has something to do."""
         due = self._retries.due
-        return min(due, self._wait_until) if self.waits else due
+        return min(due, self.wait.until) if self.wait.active else due
 
     def adopt(self, group: str, instance_id: str, needed_seq: int, now: float) -> None:
         """A leader runs the request, whose frames below `needed_seq` were shown elsewhere."""
@@ -110,7 +100,7 @@ class RequestLifecycle:
         self.phase = GenerationPhase.RUNNING
         self.leader.assign(group, instance_id)
         self.attempts.note_group(now)
-        self._stop_waiting()
+        self.wait.stop()
 
     def on_no_responders(self, now: float) -> Commands:
         """No router listens; one may come back."""
@@ -130,10 +120,11 @@ class RequestLifecycle:
 
     def tick_offer(self, now: float, connected: bool) -> Commands:
         """Publish (again) if it is time, and if the attempt has publishes left."""
-        accepted = self.attempts.accepted
-        if self.waits and now >= self._wait_until:
+        wait = self.wait
+        if wait.active and now >= wait.until:
             return self.end_wait(now)
-        budget = self._context.budget if accepted or self._retries.will_ask_all else None
+        limited = self.attempts.accepted or wait.wakes or self._retries.will_ask_all
+        budget = self._context.budget if limited else None
         decision = self._retries.decide(now, budget, connected=connected)
         if decision is PublishDecision.WAIT:
             return NOTHING
@@ -207,13 +198,19 @@ class RequestLifecycle:
             handed_back: A group had this attempt, and refuses it if it comes again.
         """
         self._context.stats.refused += 1
-        pause_s = self.attempts.count_refusal(error)
+        self.wait.note_refusal(error, now)
+        pause_s = self.attempts.count_refusal(error, self.wait.longest_pause_s)
         if not self._may_try_again(error, now):
             waited_s = now - self._started_at
-            self.end(endings.waited_in_vain(error, waited_s) if self.waits else error)
+            self.end(endings.waited_in_vain(error, waited_s) if self.wait.active else error)
             return NOTHING
-        # a new request that no group has seen keeps its number: groups prefer those that others have begun
-        if (handed_back or self.attempts.accepted) and not self.attempts.advance():
+        if not self.attempts.accepted and error.code == "unavailable" and not self.wait.try_start():
+            self.end(endings.too_many_wait(error))
+            return NOTHING
+        # a new request that no group has seen keeps its number: groups prefer those that others have begun;
+        # one that waits for a model that loads would use the numbers up
+        seen = handed_back or (self.attempts.accepted and not self.wait.wakes)
+        if seen and not self.attempts.advance():
             self.end(error)
             return NOTHING
         self._start_attempt(GenerationPhase.PAUSED)
@@ -222,29 +219,13 @@ class RequestLifecycle:
 
     def _may_try_again(self, error: RyzError, now: float) -> bool:
         """Whether a refused request is offered again; a new one waits for what is away, within bounds."""
-        settings = self._context.settings
+        if error.data.get("reason") in FINAL_REASONS:
+            return False
         if self.attempts.accepted:
             return True
         if error.code != "unavailable":
-            return self.attempts.refusals < settings.constants.max_publishes
-        if now >= self._wait_until or (error.retry_after_s or 0.0) > settings.wait_s:
-            return False
-        return self._start_waiting()
-
-    def _start_waiting(self) -> bool:
-        stats = self._context.stats
-        if not self.waits:
-            if stats.waiting >= self._context.settings.max_waiting:
-                return False
-            self.waits = True
-            stats.waiting += 1
-            stats.waited += 1
-        return True
-
-    def _stop_waiting(self) -> None:
-        if self.waits:
-            self.waits = False
-            self._context.stats.waiting -= 1
+            return self.attempts.refusals < self._context.settings.constants.max_publishes
+        return not self.wait.is_over(error, now)
 
     def end_wait(self, now: float) -> Commands:
         """The time is over for a request that no group has begun; one may still get it from a slow router."""
@@ -257,7 +238,7 @@ class RequestLifecycle:
     def end_well(self) -> None:
         """The leader has sent everything."""
         self.phase = GenerationPhase.ENDED
-        self._stop_waiting()
+        self.wait.stop()
 
     def end_and_cancel(self, error: RyzError) -> Commands:
         """End the request with an error, and cancel it at its leader."""
@@ -270,8 +251,8 @@ class RequestLifecycle:
         self.error = error
         self.phase = GenerationPhase.ENDED
         self._buffer.drop_held()
-        self._context.stats.waits_failed += self.waits and error.code == "unavailable"
-        self._stop_waiting()
+        self._context.stats.waits_failed += self.wait.active and error.code == "unavailable"
+        self.wait.stop()
 
     def _start_attempt(self, phase: GenerationPhase) -> None:
         self.phase = phase

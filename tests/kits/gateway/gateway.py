@@ -31,6 +31,7 @@ from shared.messages import (
     GenerateRequest,
     ModelCard,
     ModelList,
+    ModelState,
     ReasoningPart,
     ResendReply,
     SamplingDefaults,
@@ -107,6 +108,8 @@ class Fleet:
         ]
     )
     away: list[str] = field(default_factory=list)  # models whose groups are known and not ready
+    offered: list[ModelState] = field(default_factory=list)  # by hosts, loaded or not
+    waking: int = 0  # requests that are still refused because their model loads
     decided: tuple[str, KVSource] = ("", "")  # routing reason and KV source that `Accepted` reports
 
     async def start(self) -> None:
@@ -139,6 +142,10 @@ class Fleet:
 
     async def _run(self, request: GenerateRequest) -> None:
         event = self.cancel_of(request.request_id)
+        if self.waking:
+            self.waking -= 1
+            await self._refuse_waking(request)
+            return
         seq = 0
         async for parts in self._frames(request):
             frames: list[AnyFrame] = []
@@ -148,6 +155,16 @@ class Fleet:
             await self.bus.publish(request.reply_to, encode(FrameBatch(frames=frames, group=GROUP)))
             if event.is_set():
                 return
+
+    async def _refuse_waking(self, request: GenerateRequest) -> None:
+        frame = Failed(
+            request_id=request.request_id,
+            attempt=request.attempt,
+            code="unavailable",
+            message=f"model {request.model!r} is loading",
+            data={"reason": "waking", "retry_after_s": 1.0},
+        )
+        await self.bus.publish(request.reply_to, encode(FrameBatch(frames=[frame])))
 
     async def _frames(self, request: GenerateRequest) -> AsyncIterator[list[Any]]:
         choices = range(request.sampling.n)
@@ -220,7 +237,8 @@ class Fleet:
         await self.bus.publish(message.reply, encode(ResendReply(known=True, next_seq=1)))
 
     async def _models(self, message: Message) -> None:
-        await self.bus.publish(message.reply, encode(ModelList(models=self.cards, away=self.away)))
+        known = ModelList(models=self.cards, away=self.away, offered=self.offered)
+        await self.bus.publish(message.reply, encode(known))
 
 
 @dataclass

@@ -2,9 +2,9 @@
 
 import pytest
 
+from shared.client.generation.client_context import ClientContext
 from shared.client.generation.commands import GenerationStats, Publish
 from shared.client.generation.generation_state import GenerationState
-from shared.client.generation.request_lifecycle import ClientContext
 from shared.client.settings import ClientSettings
 from shared.errors import DeadlineExceeded, ModelNotFound, Unavailable
 from shared.messages import Accepted, Done, Failed, GenerateRequest, Tokens, Usage

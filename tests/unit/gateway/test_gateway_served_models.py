@@ -8,6 +8,8 @@ from services.gateway.resources.sessions.tenants import chosen_model
 from services.gateway.served_models import ServedModels
 from shared.errors import Conflict, InvalidRequest, ModelNotFound, RyzError, Unavailable
 from shared.messages import ModelCard, ModelList
+from shared.messages.models import Phase
+from tests.kits.model_host import state_of
 
 CARD = ModelCard(name="demo", context_length=128)
 NONE = ModelList(models=[])
@@ -32,13 +34,13 @@ async def test_a_model_that_is_asked_for() -> None:
         await served.find("demo")
     check_loading(loading.value)
     cards.append(CARD)
-    assert await served.find("demo") == CARD
+    assert (await served.find("demo")).card == CARD
     with pytest.raises(ModelNotFound):
         await served.find("other")
     with pytest.raises(Unavailable, match="'second' is ready now") as loading:
         await served.find("second")
     check_loading(loading.value)
-    assert await served.list_all() == [CARD]
+    assert [one.card for one in await served.list_all()] == [CARD]
 
 
 @pytest.mark.asyncio
@@ -53,9 +55,73 @@ async def test_a_model_has_its_own_aliases() -> None:
 
     aliases = ModelAliases({"x-*": "other", "gpt": "demo", "small": "demo"}, names)
     served = ServedModels(known, aliases)
-    assert [served.aliases_of(card) for card in await served.list_all()] == [["gpt", "small"], ["x-*"]]
-    assert await served.find("x-1") == other
-    assert await served.find("small") == CARD
+    assert [one.aliases for one in await served.list_all()] == [["gpt", "small"], ["x-*"]]
+    assert (await served.find("x-1")).card == other
+    assert (await served.find("small")).card == CARD
+
+
+@pytest.mark.asyncio
+async def test_models_that_hosts_offer_stand_beside_the_ready_ones() -> None:
+    offered = [
+        state_of("zeta", "asleep", aliases=["z", "gpt"]),
+        state_of("demo", "ready", aliases=["d"]),
+        state_of("beta", "loading"),
+    ]
+
+    async def known() -> ModelList:
+        return ModelList(models=[CARD], offered=offered)
+
+    async def names() -> list[str]:
+        return ["demo", "zeta"]
+
+    served = ServedModels(known, ModelAliases({"gpt": "zeta"}, names))
+    listed = await served.list_all()
+    assert [(one.card.name, one.ready) for one in listed] == [
+        ("demo", True), ("beta", False), ("zeta", False)
+    ]  # fmt: skip
+    assert [one.aliases for one in listed] == [["d"], [], ["gpt", "z"]]
+    assert listed[0].card is CARD  # with its fingerprint
+    for name in ("zeta", "z", "gpt"):
+        assert (await served.find(name)).card.name == "zeta"
+    with pytest.raises(ModelNotFound, match="models that are served: demo, zeta, beta"):
+        await served.find("other")
+
+
+def test_a_session_may_begin_with_a_model_that_is_asleep() -> None:
+    known = ModelList(models=[CARD], offered=[state_of("second", "asleep"), state_of("demo", "ready")])
+    assert chosen_model("second", known) == "second"
+    with pytest.raises(InvalidRequest, match="'demo', 'second'"):
+        chosen_model(None, known)
+    asleep = ModelList(models=[], offered=[state_of("second", "asleep")])
+    assert chosen_model(None, asleep) == "second"
+
+
+@pytest.mark.parametrize(
+    ("phase", "why", "reason"),
+    [
+        ("asleep", "", "waking"),
+        ("loading", "", "waking"),
+        ("absent", "", "waking"),
+        ("absent", "unloaded by an operator", "model_unloaded"),
+        ("failed", "no such file", "model_failed"),
+    ],
+)
+def test_a_session_from_elsewhere_needs_the_weights_of_a_ready_model(
+    phase: Phase, why: str, reason: str
+) -> None:
+    content = SessionFile(session_id="s", model="second", model_fingerprint="f", messages=[])
+    known = ModelList(models=[CARD], offered=[state_of("second", phase, why=why, load_s=3.5)])
+    with pytest.raises(Unavailable) as refused:
+        served_by(content, known)
+    assert refused.value.data["reason"] == reason
+    if reason == "waking":
+        assert refused.value.retry_after_s == 3.5
+    ready = ModelList(
+        models=[CARD, ModelCard(name="second", context_length=9, fingerprint="g")],
+        offered=[state_of("second", "ready")],
+    )
+    with pytest.raises(Conflict):
+        served_by(content, ready)
 
 
 @pytest.mark.parametrize("model", [None, "demo"])

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import msgspec
 
 from services.gateway.admission.bodies.json_shape import MAX_FIELDS, MAX_VALUES, NotJson, read_json
-from shared.client.calls.model_list import not_served
+from shared.client.calls.model_list import not_served, offered_state
 from shared.codec import pack_tokens, unpack_tokens
 from shared.errors import Conflict, InvalidRequest, RequestTooLarge
 from shared.messages import ChatMessage, ModelCard, ModelList, SessionRecord
@@ -134,7 +134,9 @@ def served_by(content: SessionFile, known: ModelList) -> ModelCard:
     ]
     for card in sorted(alike, key=lambda card: card.name != content.model):
         return card
-    if content.model in known.away:  # it may be the one with these weights
+    is_ready = any(card.name == content.model for card in cards)
+    may_come = content.model in known.away or offered_state(content.model, known) is not None
+    if may_come and not is_ready:  # it may be the one with these weights
         raise not_served(content.model, known)
     served = ", ".join(f"{card.name!r} ({_print(card.fingerprint)})" for card in cards)
     raise Conflict(

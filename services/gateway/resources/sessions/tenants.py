@@ -17,7 +17,7 @@ from services.gateway.resources.sessions import exported_file
 from services.gateway.resources.sessions.file_thread import FileThread
 from services.gateway.resources.sessions.schema import NewSession, SessionObject, session_object
 from services.gateway.served_models import KnownModels
-from shared.client.calls.model_list import no_model_ready, not_served
+from shared.client.calls.model_list import no_model_ready, not_served, usable_names
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import InvalidRequest, RyzError
 from shared.identity import new_session_id, root_hash
@@ -158,7 +158,7 @@ def check_session_id(session_id: str) -> None:
 
 def chosen_model(model: str | None, known: ModelList) -> str:
     """The model of a new session; raises an error that names those which are served, or says it is away."""
-    names = [card.name for card in known.models]
+    names = usable_names(known)
     if model is None:
         if not names:
             raise no_model_ready()

@@ -6,7 +6,8 @@ from services.gateway.readiness import FRESH_S, ReadinessCheck
 from services.gateway.settings import GatewaySettings
 from shared.errors import Unavailable
 from shared.lifecycle import Service
-from shared.messages import ModelCard
+from shared.messages import ModelCard, ModelList, ModelState
+from tests.kits.model_host import state_of
 
 DEMO = ModelCard(name="demo", context_length=2048)
 
@@ -16,14 +17,15 @@ class Routers:
 
     def __init__(self) -> None:
         self.models: list[ModelCard] | None = None
+        self.offered: list[ModelState] = []
         self.asked = 0
 
-    async def ask(self) -> list[ModelCard]:
+    async def ask(self) -> ModelList:
         self.asked += 1
         await asyncio.sleep(0)
         if self.models is None:
             raise Unavailable("no router")
-        return self.models
+        return ModelList(models=self.models, offered=self.offered)
 
 
 async def test_a_router_and_a_ready_group_are_needed() -> None:
@@ -47,6 +49,17 @@ async def test_a_router_and_a_ready_group_are_needed() -> None:
     routers.models, now = [DEMO], 2.0
     found = await check.check()
     assert (found.reason, found.body["status"], found.body["models"]) == ("", "ready", ["demo"])
+
+
+async def test_models_that_load_for_a_request_are_enough() -> None:
+    service, routers, now = Service(GatewaySettings(), "gateway"), Routers(), 0.0
+    service.ready()
+    check = ReadinessCheck(service, routers.ask, lambda: now)
+    routers.models, routers.offered = [], [state_of("small", "asleep"), state_of("broken", "failed")]
+    found = await check.check()
+    assert (found.reason, found.body["models"]) == ("", ["small"])
+    routers.offered, now = [state_of("broken", "failed")], 1.0
+    assert (await check.check()).reason == "no_group"
 
 
 async def test_many_callers_cause_one_question() -> None:

@@ -1,5 +1,6 @@
 """Answers the calls that tell about the server and its models."""
 
+from services.gateway.served_models import ServedModel
 from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from services.gateway.transports.grpc.serving.call_metadata import headers_of
 from services.gateway.transports.grpc.serving.context import Context
@@ -43,12 +44,12 @@ class ServerCalls:
         check_version(request.name, request.version)
         self._check_key(context)
         try:
-            await self._parts.needs.models.find(request.name)
+            found = await self._parts.needs.models.find(request.name)
         except RyzError as error:
             if error.data.get("reason") != "no_group" and error.code != "model_not_found":
                 raise
             return pb.ModelReadyResponse(ready=False)
-        return pb.ModelReadyResponse(ready=True)
+        return pb.ModelReadyResponse(ready=found.ready)
 
     async def model_metadata(
         self, request: pb.ModelMetadataRequest, context: Context
@@ -75,15 +76,10 @@ class ServerCalls:
     async def repository_index(
         self, request: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
-        """The models that groups serve; all of them are ready."""
+        """The models that groups serve, which are ready, and those that hosts offer besides."""
         self._check_key(context)
-        cards = await self._parts.needs.models.list_all()
-        return pb.RepositoryIndexResponse(
-            models=[
-                pb.RepositoryIndexResponse.ModelIndex(name=card.name, version=VERSION, state="READY")
-                for card in cards
-            ]
-        )
+        served = await self._parts.needs.models.list_all()
+        return pb.RepositoryIndexResponse(models=[_index_entry(one) for one in served])
 
     async def is_ready(self) -> bool:
         """Returns whether a group can take requests."""
@@ -92,7 +88,7 @@ class ServerCalls:
         return not (await self._parts.needs.readiness()).reason
 
     async def _check_model(self, name: str, version: str, context: Context) -> None:
-        """Raises unless a group serves the model."""
+        """Raises unless a group serves the model or a host offers it."""
         check_version(name, version)
         self._check_key(context)
         await self._parts.needs.models.find(name)
@@ -100,3 +96,11 @@ class ServerCalls:
     def _check_key(self, context: Context) -> None:
         headers = headers_of(context.invocation_metadata() or (), single=False)
         self._parts.needs.context.admission.keyring.tenant_of(headers, _MODELS)
+
+
+def _index_entry(model: ServedModel) -> pb.RepositoryIndexResponse.ModelIndex:
+    state = "READY" if model.ready else "UNAVAILABLE"
+    reason = "" if model.ready or model.state is None else model.state.phase
+    return pb.RepositoryIndexResponse.ModelIndex(
+        name=model.card.name, version=VERSION, state=state, reason=reason
+    )

@@ -3,10 +3,8 @@
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
@@ -16,7 +14,7 @@ from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.readiness import Readiness
 from services.gateway.served_models import ServedModels
 from services.gateway.settings import GatewaySettings
-from shared.messages import ModelCard
+from services.gateway.transports.http.model_objects import model_object
 from shared.web.admin_endpoints import readiness_shown
 from shared.web.bearer_key import BearerKey
 from shared.web.metrics_page import MetricsPage
@@ -68,24 +66,27 @@ def info_router(
 
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
-        """The models that a group serves now, with their other names (`aliases`)."""
+        """The models that a group serves now, with their other names (`aliases`), and those that hosts offer.
+
+        What a host offers has a `status`; a request for one that is not `ready` waits until it is loaded.
+        """
         if not probe_key.matches(request.headers.get("authorization", "")):
             authorize(request)
-        cards = await models.list_all()
+        served = await models.list_all()
         pages = {
             "has_more": False,
-            "first_id": cards[0].name if cards else None,
-            "last_id": cards[-1].name if cards else None,
+            "first_id": served[0].card.name if served else None,
+            "last_id": served[-1].card.name if served else None,
         }
-        data = [model_object(card, models.aliases_of(card)) for card in cards]
+        data = [model_object(one.card, one.aliases, one.state) for one in served]
         return JSONResponse({"object": "list", "data": data, **pages})
 
     @router.get("/v1/models/{model:path}")
     async def show_model(request: Request, model: str) -> Response:
         """One model, also by another name that it has (`RYZ_MODEL_ALIASES`)."""
         authorize(request)
-        card = await models.find(model)
-        return JSONResponse(model_object(card, models.aliases_of(card)))
+        one = await models.find(model)
+        return JSONResponse(model_object(one.card, one.aliases, one.state))
 
     @router.get("/live")
     async def live() -> Response:
@@ -123,21 +124,3 @@ def info_router(
         return JSONResponse(body)
 
     return router
-
-
-def model_object(card: ModelCard, aliases: list[str]) -> dict[str, Any]:
-    """One model as `/v1/models` shows it, with the fields of OpenAI's clients and of Anthropic's."""
-    created = datetime.fromtimestamp(card.created_s, UTC)
-    return {
-        "id": card.name,
-        "object": "model",
-        "type": "model",
-        "display_name": card.name,
-        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "created": card.created_s,
-        "owned_by": "ryzanstein",
-        "aliases": aliases,
-        "max_model_len": card.context_length,
-        "fingerprint": card.fingerprint,
-        "default_sampling": None if card.sampling is None else msgspec.to_builtins(card.sampling),
-    }

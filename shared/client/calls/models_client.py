@@ -1,0 +1,161 @@
+"""Lists the models that hosts offer, and tells hosts to load, wake, sleep, unload or scale them."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from shared import subjects
+from shared.bus import Bus, NoResponders, RequestTimedOut
+from shared.bus.endpoint import call
+from shared.client.calls.model_list import known_models
+from shared.errors import Conflict, InvalidRequest, ModelNotFound, Unavailable
+from shared.messages import ManageModel, ModelManaged, ModelState
+from shared.subjects import Caller
+
+Action = Literal["load", "wake", "sleep", "unload", "scale"]
+ANSWER_S = 2.0
+POLL_S = 0.2
+STALE_S = 3.0  # a failure that routers report so soon after a wish may be the one before it
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWish:
+    """What an operator wants of a model; `groups` is for `scale`. See `ManageModel`."""
+
+    model: str
+    action: Action
+    groups: int = 0
+
+    def is_met(self, state: ModelState) -> bool:
+        """Whether the model is as it is wanted."""
+        if self.action == "scale":
+            return state.groups_ready == state.groups == self.groups
+        if self.action in {"load", "wake"}:
+            return state.phase == "ready"
+        return state.groups == 0
+
+    @property
+    def wants_groups(self) -> bool:
+        """Whether groups are to run, so that a failed load is the end of it."""
+        return self.action in {"load", "wake"} or self.groups > 0
+
+
+class ModelsClient:
+    """Speaks to routers and to the agents of hosts.
+
+    Args:
+        bus: The connection.
+        timeout_s: How long a router may take for an answer.
+        caller: The name of a service outside, which may list models and not manage them.
+        wait_s: How long to wait for a router while none runs.
+    """
+
+    def __init__(
+        self, bus: Bus, *, timeout_s: float = ANSWER_S, caller: Caller | None = None, wait_s: float = 0.0
+    ) -> None:
+        self._bus = bus
+        self._caller = caller
+        self._timeout_s = timeout_s
+        self._wait_s = wait_s
+
+    async def list_models(self) -> list[ModelState]:
+        """The models that hosts offer, loaded or not, by name; empty where no host loads models.
+
+        Raises:
+            Unavailable: No router runs, or none answered in time.
+        """
+        known = await known_models(
+            self._bus, timeout_s=self._timeout_s, caller=self._caller, wait_s=self._wait_s
+        )
+        return sorted(known.offered, key=lambda state: state.card.name)
+
+    async def find_model(self, name: str) -> ModelState:
+        """The state of a model, by its name or another name of it.
+
+        Raises:
+            ModelNotFound: No host offers it; names those that are offered.
+            Unavailable: No host offers any model, or no router answered.
+        """
+        states = await self.list_models()
+        for state in states:
+            if name == state.card.name:
+                return state
+        for state in states:
+            if name in state.aliases:
+                return state
+        if not states:
+            raise no_host()
+        names = ", ".join(state.card.name for state in states)
+        raise ModelNotFound(f"no host offers model {name[:128]!r}; models that are: {names}", param="model")
+
+    async def manage_model(self, wish: ModelWish) -> ModelState:
+        """Tells the hosts a wish; returns the model's state as it was just before.
+
+        Raises:
+            ModelNotFound: No host offers the model.
+            Conflict: The host refuses, and says why.
+            Unavailable: No host answered, or no router did.
+            InvalidRequest: The client is that of a service outside.
+        """
+        if self._caller is not None:
+            raise InvalidRequest(
+                "services outside do not manage models on the bus; use a gateway's /v1/manage/models"
+            )
+        state = await self.find_model(wish.model)
+        asked = ManageModel(model=state.card.name, action=wish.action, groups=wish.groups)
+        try:
+            answer = await call(self._bus, subjects.MANAGE_MODEL, asked, ModelManaged, timeout_s=ANSWER_S)
+        except NoResponders:
+            raise no_host() from None
+        except RequestTimedOut:
+            raise Unavailable(
+                f"no host answered for model {state.card.name!r} within {ANSWER_S:g} s; `ryz models status` "
+                "shows whether one still offers it",
+                reason="no_host",
+                retry_after_s=1.0,
+            ) from None
+        if answer.refused:
+            raise Conflict(f"model {state.card.name!r}: {answer.refused}", reason="refused_by_host")
+        return state
+
+    async def wait_until_met(
+        self,
+        wish: ModelWish,
+        timeout_s: float,
+        on_state: Callable[[ModelState], None] = lambda state: None,
+    ) -> ModelState:
+        """Waits until a model is as it is wanted, its load has failed, or the time is over.
+
+        Args:
+            wish: What hosts were told.
+            timeout_s: How long.
+            on_state: Gets each state on the way.
+
+        Returns:
+            The last state; `wish.is_met` tells which of these it is.
+
+        Raises:
+            ModelNotFound: No host offers the model any more.
+        """
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        state: ModelState | None = None
+        while True:
+            try:
+                state = await self.find_model(wish.model)
+            except Unavailable:  # routers come back
+                if state is None and loop.time() - began >= timeout_s:
+                    raise
+            if state is not None:
+                on_state(state)
+                waited_s = loop.time() - began
+                failed = state.phase == "failed" and wish.wants_groups and waited_s >= STALE_S
+                if wish.is_met(state) or failed or waited_s >= timeout_s:
+                    return state
+            await asyncio.sleep(POLL_S)
+
+
+def no_host() -> Unavailable:
+    """The error where no host offers models."""
+    return Unavailable("no host loads models here: start with `ryz up --models`", reason="no_host")
