@@ -1,8 +1,9 @@
 """The controller's view of a group: what it has to do, and for how long it has had nothing to do."""
 
 from services.router.domain.groups.fleet import Fleet
+from services.router.domain.models.assumed import Sent, assume
 from services.router.domain.models.book import ModelBook
-from services.router.domain.models.control_state import GroupState
+from services.router.domain.models.control_state import GroupState, Load, Stop
 from tests.kits.router.fleet import beat, new_fleet
 from tests.kits.router.hosts import GIB, hosted, offer, report
 
@@ -86,3 +87,17 @@ def test_a_group_that_drains_or_is_lost_is_not_ready() -> None:
     fleet.mark_lost("g0", "silent", 1.2)
     group = seen(book, fleet, 1.2)
     assert (group.stopping, group.ready, group.busy) == (False, False, 0)
+
+
+def test_commands_under_way_count_as_carried_out() -> None:
+    book, fleet = book_of(), new_fleet()
+    fleet.observe(beat(1), 1.0)
+    view = book.view(fleet, 1.0)
+    assert assume(view, []) is view
+    sent = [Sent(Stop("h", "g0", "evicted", "n")), Sent(Load("h", "m", "demand"), running=1)]
+    (host,) = assume(view, sent).hosts
+    stopping, starting = host.groups
+    assert stopping.stopping
+    assert (starting.model, starting.charged_bytes, starting.starting) == ("m", GIB, True)
+    (host,) = assume(view, [Sent(Load("h", "m", "demand"), running=0)]).hosts  # the report shows it
+    assert len(host.groups) == 1
