@@ -40,6 +40,7 @@ GROUP_DOWN = f"{PREFIX}.group.down"
 ROUTER_ALIVE = f"{PREFIX}.router.alive"
 HOST_REPORT = f"{PREFIX}.host.report"
 MANAGE_MODEL = f"{PREFIX}.manage.model"
+PUT_MODEL = f"{PREFIX}.manage.put"
 LEASE = f"{PREFIX}.kvstate.lease"
 ATTACH = f"{PREFIX}.attach"
 # The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject

@@ -54,7 +54,8 @@ def plan(
     for row, model in zip(rows, settled.models, strict=True):
         row["aliases"] = list(model.entry.aliases)
     total = {field: sum(row[field] for row in rows) for field in _SUMMED}
-    stores = settled.sizings[0].store_bytes
+    plan = settled.on_demand
+    stores = plan.store_bytes if plan is not None else settled.sizings[0].store_bytes
     if as_json:
         found = {"cores": machine.cores, "free_bytes": machine.free_bytes, "room_bytes": machine.room_bytes}
         said = settled.text.splitlines()

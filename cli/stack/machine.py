@@ -9,7 +9,15 @@ from cli.console import fail
 from cli.models.store import packed_dir
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ModelEntry, ServedModel
-from cli.stack.fleet.plan_text import NamedNeeds, describe_plan, refuse_fleet
+from cli.stack.fleet.on_demand import (
+    OnDemandPlan,
+    TooLargeAlone,
+    TooManyAtStart,
+    comes_and_goes,
+    null_plan,
+    plan_on_demand,
+)
+from cli.stack.fleet.plan_text import NamedNeeds, describe_on_demand, describe_plan, refuse_fleet
 from cli.stack.memory_needs import MAX_RUNNING, TOKEN_BUDGET, GivenSizing, MachineFacts, ModelNeeds
 from cli.stack.options import UpOptions
 from cli.stack.sizing import DoesNotFit, Sizing, choose_sizing, choose_sizings
@@ -40,6 +48,7 @@ class Settled:
         redis_memory_share: What the stores may take of all memory.
         needs: What was examined, by the model's name; empty for the null engine and on GPUs.
         sizings: What was chosen, in the same order.
+        on_demand: What groups may take; None: all of them run as long as the stack.
     """
 
     models: tuple[ServedModel, ...]
@@ -47,6 +56,7 @@ class Settled:
     redis_memory_share: float
     needs: Mapping[str, ModelNeeds] = field(default_factory=dict)
     sizings: tuple[Sizing, ...] = ()
+    on_demand: OnDemandPlan | None = None
 
 
 def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: Declaration) -> Settled:
@@ -59,19 +69,22 @@ def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: D
         CommandError: The models do not fit this machine, with the figures; or one cannot be had as declared.
     """
     if is_null(options, models):
-        settled = tuple(_settled_null(model) for model in models)
-        return Settled(settled, "", options.redis_memory_share)
+        settled = tuple(settled_null(model) for model in models)
+        plan = null_plan(models, machine_facts(options)) if comes_and_goes(models) else None
+        return Settled(settled, "", options.redis_memory_share, on_demand=plan)
     machine = machine_facts(options)
     named = examine(options, models, machine, declared)
     declared.refuse_problems()
     if on_gpus():
         return _settle_on_gpus(options, models)
+    if comes_and_goes(models):
+        return _settle_on_demand(options, models, named, machine)
     try:
         sizings = choose_sizings([one.needs for one in named], machine)
     except DoesNotFit:
         fail(refuse_fleet(named, machine), DOES_NOT_FIT)
     return Settled(
-        models=tuple(_with(model, sizing) for model, sizing in zip(models, sizings, strict=True)),
+        models=tuple(with_sizing(model, sizing) for model, sizing in zip(models, sizings, strict=True)),
         text=describe_plan(named, sizings, machine),
         redis_memory_share=_store_share(options, models, sizings[0].store_bytes),
         needs={one.name: one.needs for one in named},
@@ -122,14 +135,43 @@ def examine(
     return found
 
 
-def _settled_null(model: ServedModel) -> ServedModel:
+def settled_null(model: ServedModel) -> ServedModel:
+    """Return a model of which groups compute nothing."""
     entry = model.entry
     groups, ranks = entry.groups or NULL_GROUPS, entry.tensor_parallel or NULL_RANKS
     return model.with_values(groups=groups, tensor_parallel=ranks, threads=entry.threads or 1)
 
 
+def _settle_on_demand(
+    options: UpOptions, models: Sequence[ServedModel], named: Sequence[NamedNeeds], machine: MachineFacts
+) -> Settled:
+    at_start = [model.entry.load == "start" for model in models]
+    try:
+        plan = plan_on_demand([one.needs for one in named], at_start, machine)
+    except TooLargeAlone as error:
+        one = named[error.number]
+        fail(f"{one.name}: {refuse_fleet([one], machine)}", DOES_NOT_FIT)
+    except TooManyAtStart as error:
+        loaded = [one for one, loads in zip(named, at_start, strict=True) if loads]
+        fail(
+            f'{refuse_fleet(loaded, error.machine)} Or one of them with `load = "demand"`, which waits '
+            "until there is room.",
+            DOES_NOT_FIT,
+        )
+    return Settled(
+        models=tuple(with_sizing(model, sizing) for model, sizing in zip(models, plan.sizings, strict=True)),
+        text=describe_on_demand(named, at_start, plan, machine),
+        redis_memory_share=_store_share(options, models, plan.store_bytes),
+        needs={one.name: one.needs for one in named},
+        sizings=plan.sizings,
+        on_demand=plan,
+    )
+
+
 def _settle_on_gpus(options: UpOptions, models: Sequence[ServedModel]) -> Settled:
     """One group, since two would take the same GPUs; each worker sees itself what fits there."""
+    if comes_and_goes(models):
+        fail("On GPUs models are loaded with the stack: leave out `load` and `sleep_after_s`.", 2)
     if len(models) > 1:
         fail(
             "Several models on GPUs: the groups of each would take GPU 0 and up. Start a stack for each "
@@ -200,7 +242,10 @@ def machine_facts(options: UpOptions) -> MachineFacts:
     """Look at this machine."""
     stores = 0 if options.redis_url else int(total_bytes() * options.redis_memory_share)
     kernels = options.kernels != "plain" and any(build.find(target) for target in build.targets()[:1])
-    return MachineFacts(usable_cores(), available_bytes(), kernels, stores, _packed_bytes(options))
+    free = available_bytes()
+    if options.memory_gib:
+        free = min(free, int(options.memory_gib * 2**30))
+    return MachineFacts(usable_cores(), free, kernels, stores, _packed_bytes(options))
 
 
 def _packed_bytes(options: UpOptions) -> int:
@@ -229,7 +274,8 @@ def _store_share(options: UpOptions, models: Sequence[ServedModel], stores: int)
     return stores / total_bytes() if stores else options.redis_memory_share
 
 
-def _with(model: ServedModel, sizing: Sizing) -> ServedModel:
+def with_sizing(model: ServedModel, sizing: Sizing) -> ServedModel:
+    """Return a model with what was chosen for it."""
     return model.with_values(
         groups=sizing.groups,
         tensor_parallel=sizing.tensor_parallel,

@@ -23,6 +23,7 @@ GROUP_BYTES, BYTES_OF_A_TOKEN = 540 * 2**20, 1024
 # Of a weight of the largest matrix while it is packed, beside all packed weights; measured with the codes of
 # Gemma 3 270M: 1.4, 1.8, 4.0 and 1.7.
 _READING_BYTES: dict[Precision, float] = {"codes": 1.5, "int8": 2, "bf16": 4, "fp32": 2}
+KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 MEMORY_SHARE = 0.95  # of the free memory; the rest is for other programs
 SERVICES_BYTES = 384 * 2**20  # gateway, router, kvstate, broker and supervisor, if that is more than the rest
 # The stores begin with a few MiB. Where memory is short, they are bounded by what KV leaves, but not lower.
@@ -69,7 +70,8 @@ class MachineFacts:
 class GivenSizing:
     """What options and settings say; 0 or `auto` leaves it open.
 
-    The last two settle how many blocks layers with a sliding window need.
+    Where `kv_cache_tokens` is open, `most_kv_tokens` is the most that is chosen. The last two settle how many
+    blocks layers with a sliding window need.
     """
 
     groups: int = 0
@@ -77,6 +79,7 @@ class GivenSizing:
     threads: int = 0
     precision: PrecisionChoice = "auto"
     kv_cache_tokens: int = 0
+    most_kv_tokens: int = KV_TOKENS
     token_budget: int = TOKEN_BUDGET
     max_running: int = MAX_RUNNING
 
@@ -130,11 +133,11 @@ def loading_bytes(models: Sequence[ModelNeeds], machine: MachineFacts, groups: S
     For groups that share weights one packs; what it reads of the largest matrix is beside what it has packed.
     """
     shared = share_weights(models, machine, groups)
-    read = sum(_reading_bytes(model, machine) for model, once in zip(models, shared, strict=True) if once)
+    read = sum(reading_bytes(model, machine) for model, once in zip(models, shared, strict=True) if once)
     return sum(weight_bytes(models, machine, groups)) + all_process_bytes(models, groups) + read
 
 
-def _reading_bytes(model: ModelNeeds, machine: MachineFacts) -> int:
+def reading_bytes(model: ModelNeeds, machine: MachineFacts) -> int:
     """Return the memory for the largest matrix, that of the output, while it is packed."""
     precision = chosen_precision(model.size, machine, model.given)
     return int(model.size.embedding * _READING_BYTES[precision])

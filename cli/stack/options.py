@@ -46,6 +46,23 @@ class UpOptions:
             show_default=False,
         ),
     ] = None
+    on_demand: Annotated[
+        bool,
+        Option(
+            "--on-demand",
+            help="Load each model when the first request for it comes, and evict idle ones when memory is "
+            "short. In a models file each model has `load`.",
+        ),
+    ] = False
+    memory_gib: Annotated[
+        float,
+        Option(
+            "--memory",
+            min=0,
+            help="Memory that the stack may take, in GiB.  [default: what is free]",
+            show_default=False,
+        ),
+    ] = 0.0
     draft_model: Annotated[
         Path | None,
         Option(

@@ -6,6 +6,7 @@ Pure but for finding the servers. `stack.py` starts and watches the processes.
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
@@ -52,6 +53,8 @@ class StackPlan:
             `held_ports`. At that of the API it listens itself, see `ServiceSpec.listens_at`.
         grpc_address: Where the gateway is reached by gRPC; empty: nowhere.
         imports: Modules that fork servers import, by the server's name.
+        sleeping: Leaders that the host's agent starts, beside those of `specs`.
+        more_leaders: Plans those of a model that is added while the stack runs.
     """
 
     specs: list[ServiceSpec]
@@ -66,6 +69,8 @@ class StackPlan:
     http_addresses: list[tuple[str, int]] = field(default_factory=list)
     grpc_address: str = ""
     imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sleeping: Sequence[ServiceSpec] = ()
+    more_leaders: Callable[[ServedModel], list[ServiceSpec]] = lambda _: []
 
     @property
     def drain_s(self) -> str:
@@ -126,23 +131,17 @@ def plan_stack(
         specs.append(plan_service(name, env, probes.admin(port), drain))
     of_workers = shared_by("worker") | stores.variables("worker") | dict(kv_pool)
     planner = GroupPlanner(options, of_workers, environ, len(groups))
-    specs += [
-        planner.plan(model, number, port, probes.admin(port))
-        for number, (model, port) in enumerate(zip(groups, admin_ports[len(names) :], strict=True))
-    ]
-    scheme = "https" if environ.get("RYZ_HTTP_CERT") else "http"
-    url = f"{scheme}://{_reachable(options.host)}:{http_port}"
+    numbered = enumerate(zip(groups, admin_ports[len(names) :], strict=True))
+    leaders = [planner.plan(model, n, port, probes.admin(port)) for n, (model, port) in numbered]
+    at_start = {model.name for model in models if model.entry.load == "start"}
+    specs += [leader for leader in leaders if leader.model in at_start]
+    url = f"{_scheme(environ)}://{_reachable(options.host)}:{http_port}"
     probe_key = secrets.token_hex(16)
-    api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port), "RYZ_PROBE_KEY": probe_key}
-    if not environ.get("RYZ_FILES_DIR"):
-        api["RYZ_FILES_DIR"] = str(options.state_dir / FILES)
+    api = _api_settings(options, http_port, environ) | {"RYZ_PROBE_KEY": probe_key}
     addresses = [("127.0.0.1", port) for port in admin_ports]
     if options.grpc_port:
-        api["RYZ_GRPC_PORT"] = str(options.grpc_port)
         addresses.append((grpc_host, options.grpc_port))
-    if options.open_to_network:
-        api["RYZ_OPEN_TO_NETWORK"] = "true"
-    probe = probes.gateway(url, [model.name for model in models], probe_key)
+    probe = probes.gateway(url, sorted(at_start), probe_key)
     gateway = plan_service("gateway", shared_by("gateway") | api | _aliases(models), probe, drain)
     specs.append(replace(gateway, listens_at=(options.host, http_port)))
     return StackPlan(
@@ -158,7 +157,22 @@ def plan_stack(
         http_addresses=addresses,
         grpc_address=f"{_reachable(grpc_host)}:{options.grpc_port}" if options.grpc_port else "",
         imports=_imports(options),
+        sleeping=[leader for leader in leaders if leader.model not in at_start],
+        more_leaders=_planner_of_more(planner, len(leaders), probes),
     )
+
+
+def _planner_of_more(
+    planner: GroupPlanner, first: int, probes: Probes
+) -> Callable[[ServedModel], list[ServiceSpec]]:
+    """Return what plans the leaders of added models, whose groups are numbered from `first` on."""
+    numbers = count(first)
+
+    def plan_leaders(model: ServedModel) -> list[ServiceSpec]:
+        ports = pick_ports(model.entry.groups)
+        return [planner.plan(model, next(numbers), port, probes.admin(port)) for port in ports]
+
+    return plan_leaders
 
 
 def _own_settings(name: str, options: UpOptions, stores: Stores) -> dict[str, str]:
@@ -169,10 +183,26 @@ def _own_settings(name: str, options: UpOptions, stores: Stores) -> dict[str, st
     return {"RYZ_ROUTER_POLICY": options.policy} | users
 
 
+def _api_settings(options: UpOptions, http_port: int, environ: Mapping[str, str]) -> dict[str, str]:
+    """Settings of the gateway's doors."""
+    api = {"RYZ_HTTP_HOST": options.host, "RYZ_HTTP_PORT": str(http_port)}
+    if not environ.get("RYZ_FILES_DIR"):
+        api["RYZ_FILES_DIR"] = str(options.state_dir / FILES)
+    if options.grpc_port:
+        api["RYZ_GRPC_PORT"] = str(options.grpc_port)
+    if options.open_to_network:
+        api["RYZ_OPEN_TO_NETWORK"] = "true"
+    return api
+
+
 def _aliases(models: Sequence[ServedModel]) -> dict[str, str]:
     """Other names of models, for the gateway; without any it inherits `RYZ_MODEL_ALIASES`."""
     pairs = [f"{alias}={model.name}" for model in models for alias in model.entry.aliases]
     return {ALIASES: ",".join(pairs)} if pairs else {}
+
+
+def _scheme(environ: Mapping[str, str]) -> str:
+    return "https" if environ.get("RYZ_HTTP_CERT") else "http"
 
 
 def _imports(options: UpOptions) -> dict[str, Sequence[str]]:

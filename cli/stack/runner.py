@@ -5,17 +5,18 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.agent.start import host_agent
+from cli.stack.fleet.entry import ModelEntry
 from cli.stack.host.kv_pool import shared_kv_pool
 from cli.stack.host.ports import held_ports, listening_port
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, remove_empty, write_private
+from cli.stack.machine import Settled
 from cli.stack.options import UpOptions
-from cli.stack.plan import FILES, STREAMS, plan_stack
+from cli.stack.plan import FILES, STREAMS, StackPlan, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.sizing_text import count_words
 from cli.stack.stack import Stack
@@ -26,7 +27,7 @@ from shared.host.cores_and_memory import total_bytes
 POLL_S = 0.05
 
 
-def run_here(options: UpOptions, models: Sequence[ServedModel], closing: str = "") -> None:
+def run_here(options: UpOptions, settled: Settled, closing: str = "") -> None:
     """Run the stack until Ctrl-C or SIGTERM.
 
     Args:
@@ -35,10 +36,10 @@ def run_here(options: UpOptions, models: Sequence[ServedModel], closing: str = "
     Raises:
         CommandError: It cannot start, or cannot go on.
     """
-    asyncio.run(_run(options, models, StateDir(options.state_dir), closing))
+    asyncio.run(_run(options, settled, StateDir(options.state_dir), closing))
 
 
-def run_detached(options: UpOptions, models: Sequence[ServedModel], closing: str = "") -> None:
+def run_detached(options: UpOptions, settled: Settled, closing: str = "") -> None:
     """Start the stack in a process of its own, which writes to a log file, and return when it is ready."""
     state_dir = StateDir(options.state_dir)
     state_dir.make()
@@ -48,23 +49,24 @@ def run_detached(options: UpOptions, models: Sequence[ServedModel], closing: str
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:
         _leave_terminal(log)
-        asyncio.run(_run(options, models, state_dir, closing))
+        asyncio.run(_run(options, settled, state_dir, closing))
         return
     state = _await_ready(state_dir, pid)
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
-    announce(options, models, state)
+    announce(options, settled, state)
     for line in (f"`{called_as()} down{state_dir_words(options.state_dir)}` ends it.", closing):
         out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
 
-async def _run(options: UpOptions, models: Sequence[ServedModel], state_dir: StateDir, closing: str) -> None:
+async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closing: str) -> None:
     if not state_dir.acquire():
         fail(f"Another `ryz up` is just starting or ending in {state_dir.path}; try again in a moment.")
     state_dir.put_logs_aside()
     probes, ports, files, made = Probes(), ExitStack(), list[Path](), dict[Path, list[Path]]()
     pool = ExitStack()
     try:
+        models = settled.models
         groups = 0 if options.engine == "null" else sum(model.entry.groups for model in models)
         kv_pool = pool.enter_context(shared_kv_pool(groups, os.environ, total_bytes()))
         plan = plan_stack(options, models, probes, os.environ, kv_pool)
@@ -91,27 +93,24 @@ async def _run(options: UpOptions, models: Sequence[ServedModel], state_dir: Sta
             made[plan.run_dir] = list(plan.sockets)
             make_private_dir(plan.run_dir)
         live = ExitStack()
-        stack = Stack(
-            plan.specs, state_dir, state, live.enter_context(start_report()), listeners, imports=plan.imports
-        )
+        live_report = live.enter_context(start_report())
+        stack = Stack(plan.specs, state_dir, state, live_report, listeners, imports=plan.imports)
+        agent = host_agent(options, settled, plan, stack, live_report)
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, stack.request_stop)
         try:
+            if agent is not None:
+                agent.begin(state.broker("host"))
             with live:  # the table of the start; later notes are lines
                 ready = await stack.start(options.start_timeout_s)
             if ready:
-                announce(options, models, state)
-                if closing:
-                    out.print(closing, markup=False, soft_wrap=True)
+                announce(options, settled, state, closing)
                 await stack.supervise()
-            out.print(
-                f"Ending: running requests have {plan.drain_s} s to finish (RYZ_DRAIN_TIMEOUT_S); "
-                "Ctrl-C again ends it at once.",
-                markup=False,
-                soft_wrap=True,
-            )
+            _say_ending(plan)
         finally:
+            if agent is not None:
+                await agent.close()
             await stack.close()
     finally:
         ports.close()
@@ -177,13 +176,27 @@ def _await_ready(state_dir: StateDir, pid: int) -> StackState | None:
     return None
 
 
-def announce(options: UpOptions, models: Sequence[ServedModel], state: StackState) -> None:
-    """Print where the stack is reached, and what to try next."""
+def _say_ending(plan: StackPlan) -> None:
+    out.print(
+        f"Ending: running requests have {plan.drain_s} s to finish (RYZ_DRAIN_TIMEOUT_S); "
+        "Ctrl-C again ends it at once.",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def announce(options: UpOptions, settled: Settled, state: StackState, closing: str = "") -> None:
+    """Print where the stack is reached, and what to try next.
+
+    Args:
+        closing: The last line; empty: none more.
+    """
     # The password of our own broker's user for services outside is shown on a terminal only, since a file or
     # a log would keep it. That of a given broker is never shown.
     on_terminal = state.nats_urls and sys.stdout.isatty()
     broker = state.nats_url if on_terminal else redact(state.nats_url)
     grpc = f"gRPC {state.grpc_address}, " if state.grpc_address else ""
+    models = settled.models
     served = "; ".join(f"model {model.name}, {describe_groups(options, model.entry)}" for model in models)
     lines = [
         "",
@@ -194,7 +207,8 @@ def announce(options: UpOptions, models: Sequence[ServedModel], state: StackStat
         f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
         f"{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
     ]
-    for line in lines[:-1] if not in_foreground(state) else lines:
+    lines = lines[:-1] if not in_foreground(state) else [*lines, *filter(None, [closing])]
+    for line in lines:
         out.print(line, markup=False, soft_wrap=True)
 
 
@@ -207,6 +221,8 @@ def _curl_line(url: str, model: str) -> str:
 def describe_groups(options: UpOptions, entry: ModelEntry) -> str:
     """Return how many groups of which kind a model has, in words."""
     groups = count_words(entry.groups, "group")
+    if entry.load == "demand":
+        groups = f"up to {groups} on demand,"
     if options.engine == "null":
         return f"{groups} of the null engine"
     return f"{groups} of {count_words(entry.tensor_parallel, 'rank')}"

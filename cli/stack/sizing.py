@@ -28,7 +28,6 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.run_config import Precision
 
 GROUPS = 2  # with two, streams survive the loss of one
-KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 LEAST_KV_TOKENS = 2_048
 LEAST_GIVEN_TOKENS = 128  # below it a chat template and a short question leave no room for an answer
 STORE_PART = 0.25  # of what weights and processes leave; KV caches get the rest first
@@ -170,7 +169,10 @@ def kv_tokens(
     which it is useful.
     """
     precisions = [chosen_precision(model.size, machine, model.given) for model in models]
-    most = [_cache_bytes(model, machine, model.given.kv_cache_tokens or KV_TOKENS) for model in models]
+    most = [
+        _cache_bytes(model, machine, model.given.kv_cache_tokens or model.given.most_kv_tokens)
+        for model in models
+    ]
     least = [
         _cache_bytes(model, machine, model.given.kv_cache_tokens or least_tokens(model.context, model.given))
         for model in models
@@ -185,7 +187,7 @@ def kv_tokens(
     level = bisect_right(range(max(most) + 1), max(0, room), key=taken) - 1
     return [
         model.given.kv_cache_tokens
-        or min(KV_TOKENS, model.size.fitting_tokens(share, precision, *model.given.steps))
+        or min(model.given.most_kv_tokens, model.size.fitting_tokens(share, precision, *model.given.steps))
         for model, precision, share in zip(models, precisions, shares(level), strict=True)
     ]
 

@@ -17,7 +17,6 @@ from cli.stack.memory_needs import (
 )
 from cli.stack.sizing import (
     GROUPS,
-    KV_TOKENS,
     LEAST_GIVEN_TOKENS,
     Sizing,
     least_bytes,
@@ -74,15 +73,15 @@ def describe_losses(
             "One group only, since two do not fit: running streams end if it fails. Room for the second: "
             f"{' or '.join(remedies)}."
         )
-    if sizing.kv_cache_tokens < KV_TOKENS and not given.kv_cache_tokens:
+    if sizing.kv_cache_tokens < given.most_kv_tokens and not given.kv_cache_tokens:
         more = sizing_of(size, context, machine, given, 1) if sizing.groups > 1 else None
         remedy = ""
         if more is not None and more.kv_cache_tokens > sizing.kv_cache_tokens:
             remedy = f" `--groups 1` leaves room for {more.kv_cache_tokens:,}; then streams end if it fails."
         bound = "no request may have more" if sizing.kv_cache_tokens < context else "others wait for room"
         sentences.append(
-            f"KV for {sizing.kv_cache_tokens:,} tokens in place of {KV_TOKENS:,}: all requests of a group "
-            f"share them, and {bound}.{remedy}"
+            f"KV for {sizing.kv_cache_tokens:,} tokens in place of {given.most_kv_tokens:,}: all requests "
+            f"of a group share them, and {bound}.{remedy}"
         )
     return " ".join(sentences)
 

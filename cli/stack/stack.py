@@ -6,7 +6,7 @@
 import asyncio
 import socket
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from types import MappingProxyType
 from typing import Any
@@ -59,10 +59,13 @@ class Stack:
         self._entries = {spec.name: ServiceState(spec.name, model=spec.model) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
         self._ready_at: dict[str, float] = {}
+        self._on_gone: dict[str, Callable[[str], None]] = {}
+        self._leaving: set[str] = set()
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
         self._failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._tasks: list[asyncio.Task[None]] = []
+        self._keeping: dict[str, asyncio.Task[None]] = {}
         state.services = list(self._entries.values())
         grace_s: dict[int, float] = {}
         for spec in specs:
@@ -82,7 +85,7 @@ class Stack:
         self._dir.write(self._state)
         for child in self._children:
             self._report.waiting(child.spec.name)
-            self._tasks.append(asyncio.create_task(self._keep(child), name=child.spec.name))
+            self._keeping[child.spec.name] = asyncio.create_task(self._keep(child), name=child.spec.name)
         self._tasks.append(asyncio.create_task(self._housekeeping(), name="housekeeping"))
         try:
             async with asyncio.timeout(timeout_s):
@@ -104,13 +107,69 @@ class Stack:
         """Return when a stop was requested. Raises `CommandError` when a service cannot be kept alive."""
         await self._until(self._stop.wait())
 
+    def ready_after_s(self, name: str) -> float | None:
+        """Monotonic seconds at which a service was ready last; None while it is not."""
+        return self._ready_at.get(name)
+
+    def pid(self, name: str) -> int:
+        """The process id of a service; 0: it does not run."""
+        return next((child.pid for child in self._children if child.spec.name == name and child.running), 0)
+
+    def may_go(self, name: str, on_gone: Callable[[str], None]) -> None:
+        """Let a service end for good without the stack's end.
+
+        Args:
+            on_gone: Called when it has, with the reason; empty: it was asked to.
+        """
+        self._on_gone[name] = on_gone
+
+    def add(self, spec: ServiceSpec, on_gone: Callable[[str], None]) -> None:
+        """Start one more service; `on_gone` as for `may_go`."""
+        child = ServiceProcess(spec, self._dir.log(spec.name), forks=self._forks)
+        self._children.append(child)
+        self._entries[spec.name] = ServiceState(spec.name, model=spec.model)
+        self._state.services.append(self._entries[spec.name])
+        self._ready[spec.name] = asyncio.Event()
+        self.may_go(spec.name, on_gone)
+        self._keeping[spec.name] = asyncio.create_task(self._keep(child), name=spec.name)
+
+    async def end(self, name: str, drain: Callable[[], Awaitable[bool]], timeout_s: float) -> None:
+        """End a service that may go; returns when it has ended.
+
+        Args:
+            drain: Asks it to end what it does and then to end; False: it could not be asked.
+            timeout_s: After so long it gets SIGTERM, and is killed after its own time for that.
+        """
+        child = next(child for child in self._children if child.spec.name == name)
+        self._leaving.add(name)
+        if child.running and await drain():
+            await asyncio.wait([self._keeping[name]], timeout=timeout_s)
+        if child.running:
+            child.terminate()
+            await self._await_end(child)
+        if name in self._on_gone:  # between two of its starts: nothing is to be ended
+            self._keeping[name].cancel()
+            self._forget(child, "")
+
+    def _forget(self, child: ServiceProcess, why: str) -> None:
+        """A service has ended for good."""
+        name = child.spec.name
+        self._children.remove(child)
+        self._state.services.remove(self._entries.pop(name))
+        del self._ready[name]
+        self._leaving.discard(name)
+        self._keeping.pop(name)
+        self._save()
+        self._on_gone.pop(name)(why)
+
     async def close(self) -> None:
         """Drain in order, and kill what does not end in time; takes about `StackState.stop_s` at most."""
         self._stop.set()
-        for task in self._tasks:
+        tasks = [*self._tasks, *self._keeping.values()]
+        for task in tasks:
             task.cancel()
         self._forks.close()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
         for listener in self._listeners.values():  # nothing would take what waits there
             listener.close()
         for phase in sorted({child.spec.stop_phase for child in self._children}):
@@ -148,7 +207,7 @@ class Stack:
                     await task
 
     async def _all_ready(self) -> None:
-        for event in self._ready.values():
+        for event in list(self._ready.values()):
             await event.wait()
 
     async def _keep(self, child: ServiceProcess) -> None:
@@ -159,6 +218,8 @@ class Stack:
             oom_before = oom_kills()
             entry.pid = child.pid
             self._save()
+            if child.spec.name in self._leaving:
+                child.terminate()
             probing = asyncio.create_task(self._probe(child))
             try:
                 code = await child.wait()
@@ -169,6 +230,9 @@ class Stack:
             entry.ready = False
             now = time.monotonic()
             served_s = now - self._ready_at.pop(child.spec.name, now)
+            if child.spec.name in self._leaving:
+                self._forget(child, "")
+                return
             pause = policy.pause_after(code, now, served_s, memory_short=oom_kills() > oom_before)
             hopeless = entry.restarts > 0 and not self._ready[child.spec.name].is_set()
             if pause is None or hopeless:
@@ -185,12 +249,12 @@ class Stack:
         if self._failure.done():
             return
         after = f" and was started again {restarts} times before" if restarts else ""
-        self._failure.set_exception(
-            CommandError(
-                f"{child.spec.name} ended ({explain_exit(code)}){after}. Its log, {child.log}, ends with:\n"
-                f"{log_tail(child.log)}"
-            )
-        )
+        ended = f"{child.spec.name} ended ({explain_exit(code)}){after}"
+        if child.spec.name in self._on_gone:
+            self._forget(child, f"{ended}; its log is {child.log}")
+            return
+        text = f"{ended}. Its log, {child.log}, ends with:\n{log_tail(child.log)}"
+        self._failure.set_exception(CommandError(text))
 
     async def _probe(self, child: ServiceProcess) -> None:
         # another program may answer at the address of a child that has ended
@@ -200,10 +264,11 @@ class Stack:
         entry.ready = True
         self._ready_at[child.spec.name] = time.monotonic()
         self._save()
-        if self._ready[child.spec.name].is_set():
-            self._report.note(f"{child.spec.name} is ready again")
+        was_ready = self._ready[child.spec.name].is_set()
+        self._ready[child.spec.name].set()
+        if was_ready or self._state.ready:
+            self._report.note(f"{child.spec.name} is ready{' again' if was_ready else ''}")
         else:
-            self._ready[child.spec.name].set()
             self._report.ready(child.spec.name)
 
     def _save(self) -> None:

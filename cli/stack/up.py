@@ -65,7 +65,7 @@ def up(options: UpOptions) -> None:
     if sizing.text:
         out.print(sizing.text, soft_wrap=True)
     run = runner.run_detached if options.detach else runner.run_here
-    run(replace(settled, redis_memory_share=sizing.redis_memory_share), sizing.models, closing)
+    run(replace(settled, redis_memory_share=sizing.redis_memory_share), sizing, closing)
 
 
 def _settle(options: UpOptions, state_dir: StateDir) -> UpOptions:

@@ -19,6 +19,8 @@ from services.kvstate.blocks.tier import BlockTier, TierLimits
 from services.kvstate.call_server import CallServer
 from services.kvstate.domain.block_eviction import SESSION_SHARE
 from services.kvstate.domain.session_quota import ALONE_SHARE, SessionLives, SessionQuotas
+from services.kvstate.leases.calls import LeaseCalls
+from services.kvstate.leases.redis_leases import RedisLeaseStore
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.metrics import MeasuredRedis, RedisCollector, RedisMemory
@@ -39,6 +41,7 @@ from shared.settings import load
 SESSION_CALL_KINDS = 7
 BLOCK_CALL_KINDS = 2
 RESPONSE_CONNECTIONS = 16
+LEASE_CONNECTIONS = 2
 MISCONFIGURED = 2  # exit code of a service whose start makes no sense before a person has mended something
 
 
@@ -52,6 +55,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     stack.push_async_callback(starts.close)
     kept_responses = make_response_store(settings, circuit)
     stack.push_async_callback(kept_responses.close)
+    leases = make_lease_store(settings, circuit)
+    stack.push_async_callback(leases.close)
     blocks = make_block_store(settings, kv_circuit)
     stack.push_async_callback(blocks.close)
     bus = await service.connect_bus(stack)
@@ -119,7 +124,14 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.add_check("session store", lambda: circuit.is_closed)
     service.set_detail(detail)
     service.on_drain(server.stop)
-    await server.start([*sessions.calls(), *responses.calls(), *BlockCalls(tier, counted).calls()])
+    await server.start(
+        [
+            *sessions.calls(),
+            *responses.calls(),
+            *LeaseCalls(leases).calls(),
+            *BlockCalls(tier, counted).calls(),
+        ]
+    )
     await service.answer_operators(bus)
     await service.serve_admin(stack)
     service.ready()
@@ -170,15 +182,25 @@ async def refuse_incomplete(starts: StoreStarts) -> None:
 
 def make_response_store(settings: KVStateSettings, circuit: Circuit) -> RedisResponseStore:
     """The store of responses, in the Redis of sessions; both see through one circuit whether it answers."""
-    link = RedisLink(
+    link = shared_link(settings, circuit, RESPONSE_CONNECTIONS)
+    return RedisResponseStore(link, ttl_s=settings.response_ttl_s, quotas=settings.part(ResponseQuotas))
+
+
+def make_lease_store(settings: KVStateSettings, circuit: Circuit) -> RedisLeaseStore:
+    """The store of leases, in the Redis of sessions."""
+    return RedisLeaseStore(shared_link(settings, circuit, LEASE_CONNECTIONS))
+
+
+def shared_link(settings: KVStateSettings, circuit: Circuit, max_connections: int) -> RedisLink:
+    """Connections to the Redis of sessions for another store, under the same circuit."""
+    return RedisLink(
         settings.redis_address(settings.redis_url),
         timeout_s=settings.redis_timeout_s,
-        max_connections=RESPONSE_CONNECTIONS,
+        max_connections=max_connections,
         name="session store",
         reason=SESSION_STORE,
         circuit=circuit,
     )
-    return RedisResponseStore(link, ttl_s=settings.response_ttl_s, quotas=settings.part(ResponseQuotas))
 
 
 def make_block_store(settings: KVStateSettings, circuit: Circuit) -> RedisBlockStore:

@@ -14,6 +14,10 @@ from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import HybridLimits, make_policy
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
+from services.router.models.collector import ModelCollector
+from services.router.models.controller import ModelController
+from services.router.models.lease import ControllerLease
+from services.router.models.reports import HostReports
 from services.router.presence import RouterPresence
 from services.router.session_events import PinSync, SessionEvents
 from services.router.settings import RouterSettings
@@ -51,8 +55,11 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     losses, sessions = LossReports(context), SessionEvents(context)
     requests = RouterSubscriptions(context, Dispatcher(context), losses, outside)
     watch, presence = FleetWatch(context, losses), RouterPresence(context)
+    reports, lease = HostReports(context), ControllerLease(context)
+    controller = ModelController(context, lease, presence)
+    service.registry.register(ModelCollector(context, lease))
     pins = PinSync(bus, state.pins, metrics, constants.pins_refresh_s)
-    service.set_detail(lambda: describe(context))
+    service.set_detail(lambda: describe(context, lease))
     await service.answer_operators(bus, outside)
     await service.serve_admin(stack)
     await requests.listen()
@@ -60,6 +67,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await losses.listen()
     await watch.listen()
     await presence.listen()
+    await reports.listen()
     service.spawn(pins.keep_pins(), "keep pins")
     service.spawn(watch.watch_fleet(), "watch fleet")
     # a router that has heard no heartbeat yet would answer that there is no such model
@@ -67,8 +75,11 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.on_drain(sessions.stop_answering)
     service.on_drain(requests.stop_taking)
     service.on_drain(presence.leave)
+    service.on_drain(controller.leave)
     await requests.take_requests()
     service.spawn(presence.announce(), "announce")
+    service.spawn(lease.keep(), "keep the models' lease")
+    service.spawn(controller.control(), "control models")
     await sessions.answer_queries()
     service.ready()
 

@@ -47,6 +47,17 @@ class RouterConstants:
     """How long `state_server` waits to learn where a session was last served; then it chooses without."""
     max_pending: int = 65_536
     """Requests that may wait in a router; more are dropped, and their callers send them again."""
+    models_tick_s: float = 0.25
+    """Interval of decisions about which models to load and to put to sleep."""
+    models_pause_s: float = 0.05
+    """Least time between two of them; a model that becomes wanted is decided on at once otherwise."""
+    lease_ttl_s: float = 3.0
+    """How long a router commands the agents of hosts without prolonging its lease: so long a router that was
+    killed delays the next load."""
+    lease_claim_s: float = 1.0
+    """Interval of claims of the lease."""
+    command_timeout_s: float = 2.0
+    """How long an agent may take to answer a command, and then to show in a report what it did."""
     contested_slots_per_s: float = 50.0
     """Requests per second of each of several tenants that go to a group although all are full; its leader
     decides which tenant's request is displaced."""

@@ -1,5 +1,6 @@
 """The parts of a router that its handlers share, in one value that `__main__.py` fills."""
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -26,6 +27,7 @@ class RouterContext:
         clock: Returns monotonic seconds.
         spans: Takes the spans of decisions; None: none are recorded.
         timelines: Keeps when requests passed this router.
+        wanted: Set when a model becomes wanted, here or at another router.
     """
 
     bus: Bus
@@ -38,3 +40,4 @@ class RouterContext:
     clock: Callable[[], float]
     spans: SpanSink | None = None
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
+    wanted: asyncio.Event = field(default_factory=asyncio.Event)

@@ -14,6 +14,7 @@ import structlog
 from services.router.context import RouterContext
 from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
+from services.router.domain.models.refusals import WAKING
 from services.router.domain.policies.base import RETRY_STARTING_S, not_known_yet
 from services.router.domain.policies.choice import at_a_full_group, choose
 from services.router.incoming import Incoming, Sender
@@ -48,6 +49,7 @@ class Dispatcher:
         self._decisions = DecisionLog(context.metrics, context.costs, context.spans)
         self._metrics = context.metrics
         self._state = context.state
+        self._wanted = context.wanted
         self._timelines = context.timelines
         self._repeated = RepeatedLog(log)
         self._sent = 0
@@ -80,11 +82,27 @@ class Dispatcher:
             timeline.mark("decided", {"group": decision.group, "reason": decision.reason})
             tokens = facts.prompt_tokens + move.computed_tokens, turn_tokens - facts.prompt_tokens
             return self._send(incoming, facts, decision, now=now, count=count, tokens=tokens)
-        if decision.code == "model_not_found" and now < self._settled_at:
-            decision = not_known_yet(facts.model)
+        if not view.ready:
+            decision = self._without_group(incoming, view, decision, now)
         timeline.mark("refused", {"reason": decision.reason})
         self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
         return self._refuse(incoming, decision)
+
+    def _without_group(self, incoming: Incoming, view: FleetView, usual: Refusal, now: float) -> Refusal:
+        """The refusal where no group of the model takes requests; a request that can wait is noted."""
+        book, model = self._state.models, view.model
+        refusal = book.refusal(model, self._fleet, now)
+        if refusal is not None:
+            key = incoming.asker.tenant, incoming.request_id
+            if refusal.reason == WAKING and book.demand.note(model, key, now):
+                self._wanted.set()
+            return refusal
+        if view.away:
+            return usual
+        unknown = book.unknown(model, self._fleet, now) or usual
+        if unknown.code == "model_not_found" and now < self._settled_at:
+            return not_known_yet(model)
+        return unknown
 
     async def dispatch_again(self, forward: Forward, now: float) -> None:
         """Send a request elsewhere that no leader took where it was sent."""
@@ -191,6 +209,7 @@ class Dispatcher:
         state.sessions.note_sent(facts, incoming.asker, chosen.group, now)
         state.balance.add(chosen.group, now)
         state.contests.served(incoming.party)
+        state.models.demand.served(facts.model, (tenant, incoming.request_id))
         self._fleet.count_sent(chosen.group, tokens[0], now, tokens[1])
         return None if sent else self._send_slowly(incoming, work, reply, headers, now)
 

@@ -53,6 +53,12 @@ class RouterMetrics:
             "Times that a group was given up, by reason and group; `ended`, `frozen`, `hung`: it told so.",
             ["reason", "group"],
         )
+        self._actions = counter(
+            "ryz_router_model_actions_total",
+            "Commands to agents of hosts, by action (`load`, `stop`), reason and outcome (`done`, `refused`, "
+            "`unanswered`).",
+            ["action", "reason", "outcome"],
+        )
         self._seconds = HistogramFamily(
             registry, "ryz_router_decision_seconds", "Time to choose a group.", _SECONDS
         ).series()
@@ -96,6 +102,10 @@ class RouterMetrics:
     def lost(self, reason: str, group: str) -> None:
         """A group was given up."""
         self._losses.labels(reason, group).inc()
+
+    def commanded(self, action: str, reason: str, outcome: str) -> None:
+        """An agent of a host was commanded."""
+        self._actions.labels(action, reason, outcome).inc()
 
     def event(self, name: str) -> None:
         """Something else happened."""

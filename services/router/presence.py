@@ -1,4 +1,4 @@
-"""Announces this router to the others, and counts them."""
+"""Announces this router to the others with the requests that wait at it, and counts the others."""
 
 import asyncio
 
@@ -22,6 +22,9 @@ class RouterPresence:
     def __init__(self, context: RouterContext) -> None:
         self._bus = context.bus
         self._routers = context.fleet.routers
+        self._demand = context.state.models.demand
+        self._wanted = context.wanted
+        self._announced: set[str] = set()  # models that were wanted here when it was said last
         self._metrics = context.metrics
         self._clock = context.clock
         self._router_id = context.settings.instance_id
@@ -38,6 +41,11 @@ class RouterPresence:
             await self._publish(takes=True)
             await asyncio.sleep(ANNOUNCE_S)
 
+    async def announce_wanted(self) -> None:
+        """Says at once which models are wanted here, if the others have not been told of one of them."""
+        if not self._leaves and not self._demand.own(self._clock()).keys() <= self._announced:
+            await self._publish(takes=True)
+
     async def leave(self) -> None:
         """Says that this router takes no more requests."""
         self._leaves = True
@@ -47,19 +55,24 @@ class RouterPresence:
         """A router runs, or is about to end."""
         if router.router_id == self._router_id:
             return
-        if router.takes:
-            self._routers.heard(router.router_id, self._clock())
-        else:
+        now = self._clock()
+        if not router.takes:
             self._routers.left(router.router_id)
+            self._demand.leave(router.router_id)
+            return
+        self._routers.heard(router.router_id, now)
+        if self._demand.hear(router.router_id, router.wanted, now):
+            self._wanted.set()
 
     def _report_bad(self, message: Message, error: InvalidRequest) -> None:
         log.warning("bad message", subject=message.subject, error=error.message)
         self._metrics.event("bad_router_alive")
 
     async def _publish(self, *, takes: bool) -> None:
+        wanted = self._demand.own(self._clock()) if takes else {}
+        self._announced = set(wanted)
+        alive = RouterAlive(router_id=self._router_id, takes=takes, wanted=wanted)
         try:
-            await self._bus.publish(
-                subjects.ROUTER_ALIVE, encode(RouterAlive(router_id=self._router_id, takes=takes))
-            )
+            await self._bus.publish(subjects.ROUTER_ALIVE, encode(alive))
         except RyzError as error:
             log.debug("not announced", problem=error.message)

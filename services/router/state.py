@@ -5,6 +5,7 @@ import msgspec
 from services.router.domain.contests import Contests
 from services.router.domain.expiring import ExpiringMap
 from services.router.domain.groups.balance import DecayingCounts
+from services.router.domain.models.book import ModelBook
 from services.router.domain.pins import PinTable
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming
@@ -34,6 +35,7 @@ class RouterState:
         pins: Sessions that are bound to a group.
         balance: Requests by group, fading.
         contests: Which requests go to a full group.
+        models: What hosts offer, and the requests that wait for it.
     """
 
     def __init__(self, settings: RouterSettings) -> None:
@@ -48,6 +50,7 @@ class RouterState:
         self.pins = PinTable(settings.router_pins_max)
         self.balance = DecayingCounts(constants.fleet.half_life_s)
         self.contests = Contests(constants.contested_slots_per_s)
+        self.models = ModelBook()
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""

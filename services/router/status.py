@@ -6,9 +6,10 @@ from msgspec import to_builtins
 
 from services.router.context import RouterContext
 from services.router.domain.groups.group import Group
+from services.router.models.lease import ControllerLease
 
 
-def describe(context: RouterContext) -> dict[str, Any]:
+def describe(context: RouterContext, lease: ControllerLease) -> dict[str, Any]:
     """Plain values only. Times are in seconds; `requests` is the estimate as of now."""
     now = context.clock()
     return {
@@ -17,7 +18,17 @@ def describe(context: RouterContext) -> dict[str, Any]:
         "pins": len(context.state.pins),
         "sessions": len(context.state.sessions),
         "groups": [_group(context, group, now) for group in context.fleet.groups()],
+        "models": _models(context, now),
+        "models_lease": {"holder": lease.holder, "held": lease.is_held(now), "epoch": lease.epoch},
     }
+
+
+def _models(context: RouterContext, now: float) -> dict[str, list[str]]:
+    """The models that hosts offer, by phase."""
+    phases: dict[str, list[str]] = {}
+    for state in context.state.models.states(context.fleet, now):
+        phases.setdefault(state.phase, []).append(state.card.name)
+    return phases
 
 
 def _group(context: RouterContext, group: Group, now: float) -> dict[str, Any]:

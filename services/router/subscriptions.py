@@ -214,12 +214,17 @@ class RouterSubscriptions:
                      model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip
 
     async def list_models(self, _: ListModels, message: Message) -> ModelList | None:
-        """Returns the models that can be routed to, and the names of those whose groups are all away."""
+        """Returns the models that can be routed to, those whose groups are all away, and what hosts offer."""
         if not message.reply:
             return None
-        models = self._fleet.models(self._clock())
+        now = self._clock()
+        models = self._fleet.models(now)
         away = {group.heartbeat.model.name for group in self._fleet.groups()}
-        return ModelList(models=models, away=sorted(away.difference(card.name for card in models)))
+        return ModelList(
+            models=models,
+            away=sorted(away.difference(card.name for card in models)),
+            offered=self._state.models.states(self._fleet, now),
+        )
 
     def _in_json(self, handle: Handler) -> Handler:
         """Returns a handler that answers a query in JSON in JSON; `handle` has all others.

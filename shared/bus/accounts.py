@@ -86,7 +86,8 @@ _GATEWAY = BusAccount(
         subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
-        DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
+        DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, subjects.PUT_MODEL, *TOKENIZE, *RESPONSE_CALLS,
+        *BATCHES,
     ),
     read=(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,
@@ -156,16 +157,14 @@ _CLI = BusAccount(
     publish=(
         subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE, subjects.SRV_ALL, subjects.MODELS, DRAIN,
         subjects.SESSION_ROUTE, subjects.KV_HOLDERS, subjects.BLOCKS_FIND, subjects.MANAGE_MODEL,
+        subjects.PUT_MODEL,
     ),
 )  # fmt: skip
 _HOST = BusAccount(
     "host",
     "agents of hosts, which start and stop groups",
-    publish=(subjects.HOST_REPORT,),
-    read=(
-        START_GROUP, STOP_GROUP, subjects.MANAGE_MODEL, subjects.HEARTBEAT_ALL, subjects.STATUS,
-        subjects.SRV_ALL,
-    ),
+    publish=(subjects.HOST_REPORT, DRAIN),
+    read=(START_GROUP, STOP_GROUP, subjects.MANAGE_MODEL, subjects.PUT_MODEL),
     answers=True,
 )  # fmt: skip
 OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant

@@ -96,6 +96,7 @@ from shared.messages.models import (
     ModelManaged,
     ModelState,
     OfferedModel,
+    PutModel,
     StartGroup,
     StopGroup,
 )
@@ -221,6 +222,7 @@ __all__ = [
     "ProfileAnswer",
     "ProfilePart",
     "ProfileQuery",
+    "PutModel",
     "ReasoningPart",
     "RecordedMessage",
     "RecordedRank",

@@ -99,8 +99,8 @@ class StartGroup(Wire, frozen=True, kw_only=True):
     """Commands a host's agent to start one more group of a model.
 
     Attributes:
-        running: Groups of the model that the controller has seen there: with another number the agent
-            refuses, so that no command is carried out twice.
+        running: Groups of the model that the controller has seen there, those that end included: with
+            another number the agent refuses, so that no command is carried out twice.
         epoch: Of the controller's lease; the agent refuses one that is lower than it has heard.
         reason: For logs and `ryz models status`.
     """
@@ -144,18 +144,32 @@ class ManageModel(Wire, frozen=True, kw_only=True):
     Attributes:
         action: `load` and `wake` start a group if none runs. `sleep` ends its groups as soon as they have
             nothing to do; the next request wakes it. `unload` ends them also while they work, which they
-            finish first; requests are refused until a `load`. `scale` sets how many groups run.
+            finish first; requests are refused until a `load`. `scale` sets how many groups run. `remove`
+            is `unload`, after which the model is offered no more.
         groups: For `scale`.
     """
 
     max_bytes: ClassVar[int] = SMALL
     model: ModelName
-    action: Literal["load", "wake", "sleep", "unload", "scale"]
+    action: Literal["load", "wake", "sleep", "unload", "scale", "remove"]
     groups: Annotated[int, msgspec.Meta(ge=0, le=64)] = 0
 
 
+class PutModel(Wire, frozen=True, kw_only=True):
+    """Has a host offer one more model until its stack ends; every agent hears it, and one that can answers.
+
+    Attributes:
+        host: Which one is meant; empty: the first that hears it.
+        entry: As in a models file, in JSON.
+    """
+
+    max_bytes: ClassVar[int] = 16_384
+    host: str = ""
+    entry: str
+
+
 class ModelManaged(Wire, frozen=True, kw_only=True):
-    """Answer to `ManageModel`: the wish is noted, and the controller acts on it.
+    """Answer to `ManageModel` and `PutModel`: the wish is noted, and the controller acts on it.
 
     Attributes:
         refused: Why it is not; empty: it is.

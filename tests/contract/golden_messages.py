@@ -213,6 +213,7 @@ EXAMPLES: list[m.Wire] = [
     m.StartGroup(model="demo", running=1, epoch=7, reason="demand"),
     m.StopGroup(group="g0", epoch=7, reason="idle"),
     m.GroupCommanded(group="g1", refused="no memory"),
+    m.PutModel(host="stack", entry='{"source":"demo"}'),
     m.ManageModel(model="demo", action="scale", groups=2),
     m.ModelManaged(model="demo", host="stack", refused="it is pinned"),
     MODEL_STATE,

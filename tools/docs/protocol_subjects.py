@@ -100,6 +100,12 @@ SUBJECTS = [
         "gateways, operators",
         "agents of hosts",
     ),
+    SubjectRow(
+        f"`{subjects.PUT_MODEL}`",
+        "PutModel, answered by ModelManaged of one host",
+        "gateways, operators",
+        "agents of hosts",
+    ),
     SubjectRow(f"`{subjects.LEASE}`", "LeaseClaim, answered by LeaseHeld", "routers", KVSTATE),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
     SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),

@@ -44,6 +44,7 @@ def declare(options: UpOptions, environ: Mapping[str, str]) -> Declaration:
             threads=options.threads,
             precision=options.precision,
             kv_cache_tokens=options.kv_cache_tokens,
+            load="demand" if options.on_demand else "start",
         )
         for index, source in enumerate(sources or [""])
     }
@@ -52,7 +53,7 @@ def declare(options: UpOptions, environ: Mapping[str, str]) -> Declaration:
 
 
 def _refuse_beside_file(options: UpOptions, environ: Mapping[str, str]) -> None:
-    given = _given(options, _OF_ONE | _OF_EACH)
+    given = _given(options, _OF_ONE | _OF_EACH | {"on_demand": ""})
     if options.model or environ.get("RYZ_MODEL"):
         given.insert(0, "`--model`" if options.model else "RYZ_MODEL")
     if given:

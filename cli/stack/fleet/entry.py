@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, Self
 
 from annotated_types import Interval
 from pydantic import (
@@ -19,6 +19,7 @@ from pydantic import (
     Field,
     StringConstraints,
     field_validator,
+    model_validator,
 )
 
 from services.worker.model_files.sampling_defaults import parse_sampling
@@ -73,8 +74,18 @@ class ModelEntry(BaseModel):
     """The form in which it calls tools. Left out: that of its chat template."""
     sampling: Annotated[str, BeforeValidator(_sampling_text), AfterValidator(_check_sampling)] = ""
     """Sampling where a request says nothing: a table, or the text of `RYZ_SAMPLING_DEFAULTS`."""
+    load: Literal["start", "demand"] = "start"
+    """`start`: with the stack. `demand`: when a request for it comes, which waits until then."""
+    pinned: bool = False
+    """Once it is loaded it stays: it is neither evicted for others nor put to sleep."""
+    sleep_after_s: Annotated[float, Interval(ge=1, le=604_800)] = 0.0
+    """Its groups end after so many seconds without a request; the next one loads it again. Left out: they
+    end only when another model needs their memory."""
+    priority: Annotated[int, Interval(ge=-10, le=10)] = 0
+    """Of models that want the same memory, the one with the higher priority gets it first."""
     groups: Annotated[int, Interval(ge=1, le=64)] = 0
-    """Worker groups; each holds the whole model. Left out: two if they fit."""
+    """Worker groups; each holds the whole model. Left out: two if they fit; one where models are loaded on
+    demand."""
     tensor_parallel: Ranks = 0
     """Ranks that share one group's model. Left out: one."""
     threads: Threads = 0
@@ -91,6 +102,17 @@ class ModelEntry(BaseModel):
             if aliases.count(alias) > 1:
                 raise ValueError(f"{alias!r} is there twice")
         return aliases
+
+    @model_validator(mode="after")
+    def _is_pinned_or_sleeps(self) -> Self:
+        if self.pinned and self.sleep_after_s:
+            raise ValueError("`pinned` and `sleep_after_s` contradict each other: leave out one of the two")
+        return self
+
+    @property
+    def comes_and_goes(self) -> bool:
+        """Whether its groups are started or ended while the stack runs."""
+        return self.load == "demand" or self.sleep_after_s > 0
 
     def with_values(self, **values: Any) -> "ModelEntry":
         """Return it with other values, which are not checked."""

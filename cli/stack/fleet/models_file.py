@@ -71,7 +71,7 @@ def _take_entry(declared: Declaration, index: int, table: dict[str, Any]) -> Non
     except ValidationError as error:
         for one in error.errors():
             place: Place = (TABLE, index, *one["loc"])
-            declared.add_problem(place, _describe(one))
+            declared.add_problem(place, describe_problem(one))
         wrong = {one["loc"][0] for one in error.errors()}
         if "source" in table and "source" not in wrong:  # the rest of it is checked as well
             rest = {name: value for name, value in table.items() if name not in wrong}
@@ -86,7 +86,7 @@ def _label(index: int, table: dict[str, Any]) -> str:
     return f"model {index + 1}"
 
 
-def _describe(error: ErrorDetails) -> str:
+def describe_problem(error: ErrorDetails) -> str:
     """Say in words what is wrong with a field."""
     names = [str(part) for part in error["loc"] if isinstance(part, str)]
     field, kind = ".".join(names), error["type"]

@@ -6,6 +6,7 @@ A model that is alone has the words of `sizing_text.py`.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from cli.stack.fleet.on_demand import OnDemandPlan
 from cli.stack.memory_needs import (
     MachineFacts,
     ModelNeeds,
@@ -17,7 +18,6 @@ from cli.stack.memory_needs import (
 )
 from cli.stack.sizing import (
     GROUPS,
-    KV_TOKENS,
     Sizing,
     groups_for_cores,
     least_bytes,
@@ -72,6 +72,31 @@ def describe_plan(models: Sequence[NamedNeeds], sizings: Sequence[Sizing], machi
     return "\n".join(lines)
 
 
+def describe_on_demand(
+    models: Sequence[NamedNeeds], at_start: Sequence[bool], plan: OnDemandPlan, machine: MachineFacts
+) -> str:
+    """Say in lines what the models take that come and go, and what they may take together."""
+    lines = [
+        f"{count_words(len(models), 'model')} on {count_words(machine.cores, 'core')}, "
+        f"{size_words(machine.free_bytes)} free: {size_words(plan.budget_bytes)} for the groups that are "
+        f"loaded, {size_words(plan.store_bytes)} for the stores."
+    ]
+    rows = zip(models, at_start, plan.sizings, plan.groups, strict=True)
+    for model, loads, sizing, needs in rows:
+        groups = describe_groups_of(sizing, model.needs.size, machine)
+        when = "loaded now" if loads else "loaded on demand"
+        lines.append(
+            f"{model.name}: {model.needs.size.parameters / 1e6:.0f} M parameters: {when}: {groups}; "
+            f"{size_words(needs.first)} with its KV full."
+        )
+    first = sum(needs.first for needs in plan.groups)
+    if first > plan.budget_bytes:
+        lines.append(
+            f"All at once would take {size_words(first)}: idle ones make room for those that are asked for."
+        )
+    return "\n".join(lines)
+
+
 def losses(
     models: Sequence[NamedNeeds], sizings: Sequence[Sizing], machine: MachineFacts
 ) -> Iterator[tuple[str, str]]:
@@ -90,14 +115,17 @@ def losses(
                 more = missing_bytes(needs, machine, [*counts[:number], GROUPS, *counts[number + 1 :]])
                 remedy = f"room for the second: {size_words(more)} more free memory, or a smaller `precision`"
             yield model.name, f"one group only, since {why}: its streams end if it fails; {remedy}."
-        if sizing.kv_cache_tokens < KV_TOKENS and not model.needs.given.kv_cache_tokens:
+        if (
+            sizing.kv_cache_tokens < model.needs.given.most_kv_tokens
+            and not model.needs.given.kv_cache_tokens
+        ):
             bound = "no request may have more"
             if sizing.kv_cache_tokens >= model.needs.context:
                 bound = "others wait for room"
             yield (
                 model.name,
-                f"KV for {sizing.kv_cache_tokens:,} tokens in place of {KV_TOKENS:,}: all requests of a "
-                f"group share them, and {bound}.",
+                f"KV for {sizing.kv_cache_tokens:,} tokens in place of "
+                f"{model.needs.given.most_kv_tokens:,}: all requests of a group share them, and {bound}.",
             )
 
 

@@ -15,6 +15,7 @@ ENDS_PREFIX = f"{PREFIX}:session-ends:"  # sorted set of session ids by when the
 SPARE_PREFIX = f"{PREFIX}:session-spare:"  # sorted set of ids of spare sessions by their last commit
 DELETED_PREFIX = f"{PREFIX}:sessions-deleted:"  # sorted set of `short`s with a tombstone, by its time
 FLOOR_PREFIX = f"{PREFIX}:gone-before:"  # tombstones up to this time were given up; expires
+LEASE_PREFIX = f"{PREFIX}:lease:"  # hash of each lease: holder (`h`), epoch (`e`), end in milliseconds (`u`)
 
 # Responses, for each tenant:
 RESPONSE_PREFIX = (

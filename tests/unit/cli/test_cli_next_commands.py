@@ -10,6 +10,7 @@ from cli.__main__ import app
 from cli.chat.command import ChatOptions, gateway_words
 from cli.console import CommandError
 from cli.stack import runner
+from cli.stack.machine import Settled
 from cli.stack.options import UpOptions
 from cli.stack.state import DEFAULT_DIR, StackState, StateDir, start_time, state_dir_words
 
@@ -33,9 +34,9 @@ def test_a_start_names_the_chat_of_its_stack(
 ) -> None:
     monkeypatch.setattr(runner, "called_as", lambda: "ryz")
     monkeypatch.setattr(runner, "in_foreground", lambda _: True)
-    runner.announce(UpOptions(state_dir=OTHER), [], running(1))
+    runner.announce(UpOptions(state_dir=OTHER), Settled((), "", 0.4), running(1))
     assert f"`ryz chat{QUOTED}`" in capsys.readouterr().out
-    runner.announce(UpOptions(), [], running(1))
+    runner.announce(UpOptions(), Settled((), "", 0.4), running(1))
     assert "`ryz chat`" in capsys.readouterr().out
 
 

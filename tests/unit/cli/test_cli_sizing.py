@@ -11,6 +11,7 @@ from cli.console import CommandError
 from cli.stack.machine import machine_facts, measure_model
 from cli.stack.memory_needs import (
     GROUP_BYTES,
+    KV_TOKENS,
     LEAST_STORE_BYTES,
     SERVICES_BYTES,
     STORE_OVERHEAD,
@@ -19,7 +20,6 @@ from cli.stack.memory_needs import (
 )
 from cli.stack.model_dir import demo_model
 from cli.stack.sizing import (
-    KV_TOKENS,
     DoesNotFit,
     choose_sizing,
     sizing_of,

@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -232,3 +233,66 @@ def test_exit_codes_in_words() -> None:
     assert explain_exit(3) == "exit code 3"
     assert explain_exit(-9) == "killed by SIGKILL"
     assert explain_exit(-250) == "killed by signal 250"
+
+
+async def test_a_service_is_added_and_ended_while_the_others_run(bench: Bench) -> None:
+    stack, gone, asked = bench.stack(bench.spec("a")), list[str](), list[str]()
+    assert await stack.start(timeout_s=5)
+    stack.add(bench.spec("b"), gone.append)
+    await until(lambda: stack.ready_after_s("b") is not None)
+    assert psutil.pid_exists(stack.pid("b"))
+    assert stack.pid("b") == bench.pid("b")
+
+    async def drain() -> bool:
+        asked.append("b")
+        os.kill(stack.pid("b"), signal.SIGTERM)
+        return True
+
+    await stack.end("b", drain, 5)
+    assert (asked, gone, stack.pid("b"), stack.ready_after_s("b")) == (["b"], [""], 0, None)
+    state = bench.state_dir.read()
+    assert state is not None
+    assert [one.name for one in state.services] == ["a"]
+    stack.add(bench.spec("b"), gone.append)  # the name is free again
+    await until(lambda: stack.ready_after_s("b") is not None)
+
+
+async def test_a_service_that_cannot_be_asked_or_does_not_end_gets_signals(bench: Bench) -> None:
+    stack, gone = bench.stack(bench.spec("a")), list[str]()
+    assert await stack.start(timeout_s=5)
+
+    async def deaf() -> bool:
+        return False
+
+    async def hears() -> bool:
+        return True
+
+    for name, script, drain in (("b", POLITE, deaf), ("c", STUBBORN, deaf), ("d", STUBBORN, hears)):
+        stack.add(bench.spec(name, script, grace_s=0.2), gone.append)
+        await until(partial(lambda name: stack.ready_after_s(name) is not None, name))
+        await stack.end(name, drain, 0.2)
+    assert gone == ["", "", ""]
+
+
+async def test_a_service_that_may_go_ends_alone_when_it_cannot_be_kept(bench: Bench) -> None:
+    stack, gone = bench.stack(bench.spec("a")), list[str]()
+    assert await stack.start(timeout_s=5)
+    stack.add(bench.spec("b", "exit 2"), gone.append)
+    await until(lambda: bool(gone))
+    assert "b ended (exit code 2)" in gone[0]
+    assert stack.pid("a")
+    stack.request_stop()
+    await asyncio.wait_for(stack.supervise(), 2)  # which raises if the stack has failed
+
+
+async def test_a_service_ends_between_two_of_its_starts(bench: Bench) -> None:
+    stack, gone = bench.stack(bench.spec("a")), list[str]()
+    assert await stack.start(timeout_s=5)
+    stack.add(bench.spec("b", "touch {ready}; exit 1"), gone.append)
+    await until(lambda: any("b died" in text for text in bench.notes.texts))
+
+    async def drain() -> bool:
+        return False
+
+    await stack.end("b", drain, 1)
+    assert gone == [""]

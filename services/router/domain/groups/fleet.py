@@ -212,6 +212,10 @@ class Fleet:
         group = self._groups.get(name)
         return "" if group is None else group.heartbeat.instance_id
 
+    def find(self, name: str) -> Group | None:
+        """The group of that name."""
+        return self._groups.get(name)
+
     def is_ready(self, name: str, now: float) -> bool:
         """Whether the group may be given requests."""
         group = self._groups.get(name)

@@ -13,11 +13,17 @@ StopReason = Literal["idle", "wish", "evicted", "rotated", "surplus"]
 class GroupState:
     """A group whose processes a host runs, with what its heartbeats say.
 
+    A group that is gone, or whose load has failed, is no longer listed. A command that was sent counts as
+    carried out until a report says otherwise: a group that was told to stop is `stopping`, and one that was
+    told to start is listed with the bytes that its offer names.
+
     Attributes:
+        charged_bytes: Its memory, as in `HostedGroup`; while it stops, until its processes are gone.
         stopping: It takes nothing new, and its processes end.
         ready: Its heartbeats say that it takes requests.
         busy: Requests that it runs and lets wait, with those that routers have sent it since.
-        waiting: Of these, requests that wait.
+        waiting: Of these, requests that wait. Another group is started while all groups of a model have some,
+            so this is the fewest of the last second: a burst that ends at once has none.
         idle_s: Since it had a request, or was ready for the first time; 0 while it is busy.
         ready_s: Since it was ready for the first time; 0: it was not yet.
         load_s: How long it took until then.
@@ -36,10 +42,18 @@ class GroupState:
     load_s: float = 0.0
     served: bool = False
 
+    @property
+    def starting(self) -> bool:
+        """Whether its processes start; a group that is away after it was ready does not."""
+        return not (self.stopping or self.ready or self.ready_s)
+
 
 @dataclass(frozen=True, slots=True)
 class HostState:
-    """A host: its budget, what it offers, and what runs there."""
+    """A host: its budget, what it offers, and what runs there.
+
+    Groups of models that it does not offer count for its memory, and are left alone.
+    """
 
     name: str
     budget_bytes: int
@@ -52,7 +66,9 @@ class Demand:
     """Requests that wait for a model of which no group takes requests, at all routers.
 
     Attributes:
-        waited_s: The longest wait among them.
+        waited_s: For how long some request has waited for the model without a break. It is not the age of one
+            request: callers give up, and others come. It begins anew after a load that failed, or else a
+            model that cannot be loaded would come before all others again and again.
     """
 
     requests: int
@@ -61,7 +77,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class ModelFleet:
-    """All hosts, and the demand by model."""
+    """All hosts, and the demand by model (by its name, not by an alias)."""
 
     hosts: tuple[HostState, ...]
     demand: dict[str, Demand] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from hypothesis import strategies as some
 
 from cli.stack.fleet.plan_text import NamedNeeds, describe_plan, refuse_fleet
 from cli.stack.memory_needs import (
+    KV_TOKENS,
     LEAST_STORE_BYTES,
     STORE_OVERHEAD,
     GivenSizing,
@@ -17,7 +18,6 @@ from cli.stack.memory_needs import (
     ModelNeeds,
 )
 from cli.stack.sizing import (
-    KV_TOKENS,
     DoesNotFit,
     Sizing,
     choose_sizing,

@@ -42,6 +42,9 @@ def test_an_entry_has_what_the_file_says_and_the_name_of_its_source(tmp_path: Pa
         name = "second"
         source = "demo"
         precision = "fp32"
+        load = "demand"
+        sleep_after_s = 600
+        priority = -3
         groups = 3
         tensor_parallel = 2
         threads = 0
@@ -57,6 +60,7 @@ def test_an_entry_has_what_the_file_says_and_the_name_of_its_source(tmp_path: Pa
     assert second.entry.model_dump(exclude={"source"}) == {
         "name": "second", "aliases": (), "draft_model": "", "tool_format": "", "sampling": "openai",
         "groups": 3, "tensor_parallel": 2, "threads": 0, "precision": "fp32", "kv_cache_tokens": 0,
+            "load": "demand", "pinned": False, "priority": -3, "sleep_after_s": 600.0,
     }  # fmt: skip
 
 

@@ -1,0 +1,205 @@
+"""The agent of a host: brings commands to the supervisor, and reports to the routers.
+
+It decides nothing: a controller in the routers does. What is commanded is checked once more here, since the
+agent alone knows what runs at this moment.
+"""
+
+import asyncio
+import time
+from collections.abc import Coroutine
+from contextlib import AsyncExitStack
+from functools import partial
+from typing import Any
+
+from cli.console import CommandError, StartReport
+from cli.stack.agent.daemon_thread import in_daemon_thread
+from cli.stack.agent.group_memory import group_bytes
+from cli.stack.agent.hosted import CommandRefused, HostedModels
+from cli.stack.agent.offers import HostedGroup, HostPlan, make_offers
+from cli.stack.fleet.entry import ModelEntry
+from cli.stack.fleet.one_more import read_entry
+from cli.stack.process import ServiceSpec
+from cli.stack.stack import Stack
+from shared import subjects
+from shared.bus import Message
+from shared.bus.endpoint import Endpoint, call
+from shared.bus.nats import NatsBus
+from shared.codec import encode
+from shared.errors import RyzError
+from shared.host.cores_and_memory import available_bytes
+from shared.messages import (
+    DrainGroup,
+    Draining,
+    GroupCommanded,
+    ManageModel,
+    ModelManaged,
+    PutModel,
+    StartGroup,
+    StopGroup,
+)
+
+REPORT_S = 1.0
+MEASURE_S = 4.0
+DRAIN_S = 600.0  # for what a group runs when it is told to end
+ASK_S = 2.0
+READY_POLL_S = 0.05
+CONNECT_S = 60.0
+
+
+class HostAgent:
+    """Call `begin` before the stack is started, and `close` before it ends.
+
+    Args:
+        reserve_bytes: Memory that groups leave free.
+    """
+
+    def __init__(self, plan: HostPlan, stack: Stack, report: StartReport, reserve_bytes: int) -> None:
+        self._plan = plan
+        self._stack = stack
+        self._note = report.note
+        self._reserve_bytes = reserve_bytes
+        instance_id = f"{plan.host}-{time.time_ns():x}"
+        self._hosted = HostedModels(plan.host, instance_id, make_offers(plan), plan.plan.budget_bytes)
+        self._changed = asyncio.Event()
+        self._bus: NatsBus | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+        for leader in plan.running:
+            group = self._hosted.note_started(leader, time.monotonic())
+            stack.may_go(leader.name, partial(self._on_gone, group.name))
+            self._spawn(self._await_ready(group, leader))
+
+    def begin(self, url: str) -> None:
+        """Connect to the broker as soon as it is there, take commands, and report until `close`."""
+        self._spawn(self._serve(url))
+
+    async def _serve(self, url: str) -> None:
+        async with AsyncExitStack() as closing:
+            self._bus = await NatsBus.connect(url, name=f"host/{self._plan.host}", connect_wait_s=CONNECT_S)
+            closing.push_async_callback(self._bus.close)
+            await self._listen(self._bus)
+            self._spawn(self._measure())
+            while True:
+                self._changed.clear()
+                await self._publish(self._bus)
+                try:
+                    async with asyncio.timeout(REPORT_S):
+                        await self._changed.wait()
+                except TimeoutError:
+                    continue
+
+    async def close(self) -> None:
+        """End what it does; groups that are ending go on, and end with the stack."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self, bus: NatsBus) -> None:
+        endpoint, host = Endpoint(bus), self._plan.host
+        await bus.subscribe(subjects.start_group(host), endpoint.handler(StartGroup, self._on_start))
+        await bus.subscribe(subjects.stop_group(host), endpoint.handler(StopGroup, self._on_stop))
+        await bus.subscribe(subjects.MANAGE_MODEL, endpoint.handler(ManageModel, self._on_manage))
+        await bus.subscribe(subjects.PUT_MODEL, endpoint.handler(PutModel, self._on_put))
+
+    async def _on_start(self, command: StartGroup, _: Message) -> GroupCommanded:
+        try:
+            leader = self._hosted.start(command, time.monotonic())
+        except CommandRefused as refused:
+            return GroupCommanded(refused=str(refused))
+        group = self._hosted.note_started(leader, time.monotonic())
+        self._note(f"{leader.name} is started for model {leader.model} ({command.reason})")
+        self._stack.add(leader, partial(self._on_gone, group.name))
+        self._spawn(self._await_ready(group, leader))
+        self._changed.set()
+        return GroupCommanded(group=group.name)
+
+    async def _on_stop(self, command: StopGroup, _: Message) -> GroupCommanded:
+        try:
+            group = self._hosted.stop(command)
+        except CommandRefused as refused:
+            return GroupCommanded(refused=str(refused))
+        leader = self._hosted.offers[group.model].leaders[group.name]
+        self._note(f"{leader.name} is ended, of model {group.model} ({command.reason})")
+        self._spawn(self._stack.end(leader.name, partial(self._drain, group.name), DRAIN_S))
+        self._changed.set()
+        return GroupCommanded(group=group.name)
+
+    async def _on_manage(self, command: ManageModel, _: Message) -> ModelManaged | None:
+        managed = self._hosted.manage(command)
+        self._changed.set()
+        return managed
+
+    async def _on_put(self, command: PutModel, _: Message) -> ModelManaged | None:
+        """Offer one more model, once it is found."""
+        if command.host not in {"", self._plan.host} or self._plan.find_more is None:
+            return None
+        try:
+            entry = read_entry(command.entry)
+        except CommandError as error:
+            return ModelManaged(model="?", host=self._plan.host, refused=str(error))
+        refused = self._hosted.add(entry)
+        if not refused:
+            self._note(f"model {entry.name} is added: {entry.source}")
+            self._spawn(self._find(entry))
+        return ModelManaged(model=entry.name, host=self._plan.host, refused=refused)
+
+    async def _find(self, entry: ModelEntry) -> None:
+        assert self._plan.find_more is not None
+        try:
+            # a fetch may take long, and is not waited for when the stack ends
+            served = len(self._hosted.offers) - 1
+            found = await in_daemon_thread(partial(self._plan.find_more, entry, served))
+        except CommandError as error:
+            self._note(f"model {entry.name} cannot be served: {error}")
+            self._hosted.note_not_found(entry.name, str(error))
+        else:
+            self._hosted.note_found(found, self._plan.more_leaders(found.model))
+        self._changed.set()
+
+    async def _drain(self, group: str) -> bool:
+        """Ask a leader to end what it has; False if it does not answer."""
+        assert self._bus is not None
+        asked = DrainGroup(timeout_ms=round(DRAIN_S * 1000))
+        try:
+            await call(self._bus, subjects.drain(group), asked, Draining, timeout_s=ASK_S)
+        except RyzError:
+            return False
+        return True
+
+    async def _await_ready(self, group: HostedGroup, leader: ServiceSpec) -> None:
+        while self._stack.ready_after_s(leader.name) is None:  # noqa: ASYNC110 (its probe has no event)
+            await asyncio.sleep(READY_POLL_S)
+        if self._hosted.groups.get(group.name) is group:
+            self._hosted.note_ready(group.name, time.monotonic())
+            self._changed.set()
+
+    def _on_gone(self, group: str, why: str) -> None:
+        if why:
+            self._note(why)
+        self._hosted.note_gone(group, why, time.monotonic())
+        self._changed.set()
+
+    async def _measure(self) -> None:
+        """Measure the memory of groups, and what the system has left."""
+        while True:
+            leaders = {
+                name: self._stack.pid(self._hosted.offers[group.model].leaders[name].name)
+                for name, group in self._hosted.groups.items()
+            }
+            measured = await asyncio.to_thread(group_bytes, leaders)
+            free = available_bytes()
+            for name, num_bytes in measured.items():
+                if name in self._hosted.groups:
+                    self._hosted.groups[name].measured_bytes = num_bytes
+            self._hosted.free_bytes = max(0, free - self._reserve_bytes)
+            await asyncio.sleep(MEASURE_S)
+
+    async def _publish(self, bus: NatsBus) -> None:
+        try:
+            await bus.publish(subjects.HOST_REPORT, encode(self._hosted.report(time.monotonic())))
+        except RyzError:  # the broker is away; the next report tells the same
+            return
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

@@ -1,0 +1,212 @@
+"""The groups of a host by command: which may start, what they count for, and what is reported. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from cli.stack.agent.offers import HostedGroup, Offer, make_offer, make_pending
+from cli.stack.fleet.entry import ModelEntry
+from cli.stack.fleet.one_more import AddedModel
+from cli.stack.process import ServiceSpec
+from shared.messages import HostedGroup as ReportedGroup
+from shared.messages import HostReport, ManageModel, ModelManaged, StartGroup, StopGroup
+
+MAX_MODELS = 64
+
+
+class CommandRefused(Exception):
+    """A command is not carried out; the text says why."""
+
+
+class HostedModels:
+    """The offers and the groups of one host. `now` is monotonic seconds.
+
+    Args:
+        budget_bytes: Memory that all groups may take together.
+
+    Attributes:
+        groups: Those whose processes run, by their names.
+        free_bytes: Memory that the system has for groups beside those that run; None: not measured yet.
+    """
+
+    def __init__(self, host: str, instance_id: str, offers: Mapping[str, Offer], budget_bytes: int) -> None:
+        self.offers = dict(offers)
+        self.groups: dict[str, HostedGroup] = {}
+        self.free_bytes: int | None = None
+        self._host = host
+        self._instance_id = instance_id
+        self._planned_bytes = budget_bytes
+        self._seq = 0
+        self._epoch = 0
+
+    @property
+    def budget_bytes(self) -> int:
+        """Memory that all groups may take: as planned, less what other programs have taken since."""
+        if self.free_bytes is None:
+            return self._planned_bytes
+        measured = sum(group.measured_bytes for group in self.groups.values())
+        return max(0, min(self._planned_bytes, measured + self.free_bytes))
+
+    def note_started(self, leader: ServiceSpec, now: float) -> HostedGroup:
+        """A leader's process is started."""
+        group = HostedGroup(leader.env["RYZ_GROUP"], leader.model, now)
+        self.groups[group.name] = group
+        return group
+
+    def charges(self) -> dict[str, int]:
+        """Return what each group counts for: its plan, or its measured memory if that is more.
+
+        Weights that groups of a model share count with one of them, as long as any is there.
+        """
+        found, seen = dict[str, int](), set[str]()
+        for group in self.groups.values():
+            needs = self.offers[group.model].needs
+            planned = needs.further if group.model in seen else needs.first
+            seen.add(group.model)
+            found[group.name] = max(planned, group.measured_bytes)
+        return found
+
+    def start(self, command: StartGroup, now: float) -> ServiceSpec:
+        """Return the leader to start.
+
+        Raises:
+            CommandRefused: None may be.
+        """
+        self._check_epoch(command.epoch)
+        offer = self.offers.get(command.model)
+        if offer is None:
+            raise CommandRefused(f"this host does not offer model {command.model!r}")
+        running = [one for one in self.groups.values() if one.model == command.model]
+        working = [one for one in running if not one.stopping]
+        if command.running != len(running):
+            raise CommandRefused(f"{len(running)} groups of it run here, not {command.running}")
+        if len(working) >= offer.most_groups or offer.wish == "unload":
+            raise CommandRefused("no more groups of it may run")
+        if offer.failure and now < offer.retry_at:
+            raise CommandRefused(f"its last load failed: {offer.failure}")
+        free_names = [name for name in offer.leaders if name not in self.groups]
+        if not free_names:
+            raise CommandRefused("its groups are still ending")
+        need = offer.needs.further if running else offer.needs.first
+        left = self.budget_bytes - sum(self.charges().values())
+        if need > left:
+            raise CommandRefused(f"a group of it needs {need} bytes, and {max(0, left)} are left")
+        return offer.leaders[free_names[0]]
+
+    def stop(self, command: StopGroup) -> HostedGroup:
+        """Return the group to end, which counts as stopping from here on.
+
+        Raises:
+            CommandRefused: It does not run, or is ending already.
+        """
+        self._check_epoch(command.epoch)
+        group = self.groups.get(command.group)
+        if group is None or group.stopping:
+            ended = "is ending already" if group else "does not run here"
+            raise CommandRefused(f"group {command.group!r} {ended}")
+        group.stopping = True
+        return group
+
+    def add(self, entry: ModelEntry) -> str:
+        """Note a model that is to be found; returns why it is not, empty if it is."""
+        known = self.offers.get(entry.name)
+        if known is not None and (known.leaders or not known.failure):
+            return f"there is a model {entry.name!r} already: remove it first, or give this one another name"
+        if any(entry.name in offer.model.entry.aliases for offer in self.offers.values()):
+            return f"{entry.name!r} is an alias of another model: give this one another name"
+        if len(self.offers) >= MAX_MODELS:
+            return f"there are {MAX_MODELS} models already: remove one first"
+        self.offers[entry.name] = make_pending(entry)
+        return ""
+
+    def note_found(self, found: AddedModel, leaders: Sequence[ServiceSpec]) -> None:
+        """A model that was added is here, and fits; nothing happens if it was removed meanwhile."""
+        if found.model.name in self.offers:
+            self.offers[found.model.name] = make_offer(found, leaders)
+
+    def note_not_found(self, name: str, why: str) -> None:
+        """A model that was added cannot be had; it is shown with the reason until it is removed."""
+        if name in self.offers:
+            self.offers[name].failure = why
+
+    def note_ready(self, name: str, now: float) -> None:
+        """A group is ready, for the first time or again."""
+        group = self.groups[name]
+        if not group.load_s:
+            group.load_s = max(0.001, now - group.began_at)
+        self.offers[group.model].note_ready(group.load_s)
+
+    def note_gone(self, name: str, why: str, now: float) -> None:
+        """A group's processes have ended; `why` is empty if it was told to."""
+        offer = self.offers[self.groups.pop(name).model]
+        if why:
+            offer.note_failure(why, now)
+        if offer.wish == "sleep" and not any(one.model == offer.model.name for one in self.groups.values()):
+            offer.wish = ""
+        self._forget(offer)
+
+    def _forget(self, offer: Offer) -> None:
+        name = offer.model.name
+        if offer.leaves and not any(one.model == name for one in self.groups.values()):
+            del self.offers[name]
+
+    def manage(self, command: ManageModel) -> ModelManaged | None:
+        """Note an operator's wish; None: the model is not offered here."""
+        offer = self.offers.get(command.model)
+        if offer is None:
+            return None
+        refused = self._refuse_wish(offer, command)
+        runs = any(one.model == command.model and not one.stopping for one in self.groups.values())
+        if refused:
+            pass
+        elif command.action == "scale":
+            offer.most_groups = offer.least_groups = command.groups
+            offer.wish = ""
+        elif command.action in {"unload", "remove"}:
+            offer.wish, offer.leaves = "unload", command.action == "remove"
+            self._forget(offer)
+        elif command.action == "sleep":
+            offer.wish = "sleep" if runs else ""
+        else:
+            offer.failure, offer.failures, offer.wish = "", 0, "" if runs else "load"
+        return ModelManaged(model=command.model, host=self._host, refused=refused)
+
+    def _refuse_wish(self, offer: Offer, command: ManageModel) -> str:
+        """Say why a wish is not noted; empty: it is."""
+        if command.action == "scale" and command.groups > len(offer.leaders):
+            return (
+                f"model {command.model!r} has room for {len(offer.leaders)} groups here: give it more "
+                "`groups` in the models file, and start the stack again"
+            )
+        if command.action == "sleep" and (offer.model.entry.pinned or offer.least_groups):
+            return f"model {command.model!r} is to run at any time; `unload` ends it all the same"
+        return ""
+
+    def report(self, now: float) -> HostReport:
+        """Return the next report."""
+        self._seq += 1
+        charges = self.charges()
+        return HostReport(
+            host=self._host,
+            instance_id=self._instance_id,
+            seq=self._seq,
+            budget_bytes=self.budget_bytes,
+            models=[offer.report(now) for offer in self.offers.values()],
+            groups=[self._reported(group, charges[group.name], now) for group in self.groups.values()],
+            epoch=self._epoch,
+        )
+
+    def _reported(self, group: HostedGroup, charged_bytes: int, now: float) -> ReportedGroup:
+        return ReportedGroup(
+            group=group.name,
+            model=group.model,
+            phase="stopping" if group.stopping else "running" if group.load_s else "starting",
+            charged_bytes=charged_bytes,
+            age_ms=round((now - group.began_at) * 1000),
+            load_ms=round(group.load_s * 1000),
+        )
+
+    def _check_epoch(self, epoch: int) -> None:
+        if epoch < self._epoch:
+            raise CommandRefused(
+                f"another router has commanded this host since: epoch {epoch} is behind {self._epoch}"
+            )
+        self._epoch = epoch

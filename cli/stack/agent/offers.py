@@ -1,0 +1,144 @@
+"""What a host offers: each model with the leaders that may be started for it, and what is known of it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
+from cli.stack.fleet.one_more import AddedModel
+from cli.stack.memory_needs import ModelNeeds
+from cli.stack.process import ServiceSpec
+from shared.flow.backoff import backoff_s
+from shared.messages import ModelCard, OfferedModel
+from shared.messages.models import Wish
+
+FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0  # after a failed load
+NULL_CONTEXT = 4096  # of the null engine, until its leader says what it has
+
+
+@dataclass(slots=True)
+class Offer:
+    """One model on this host.
+
+    Attributes:
+        leaders: All that may run, by their groups' names.
+        most_groups: Of these, how many may run; an operator may change it.
+        least_groups: As many run at any time.
+        wish: As in `OfferedModel`.
+        load_s: How long the last load took; 0: it was not loaded yet.
+        failures: Loads in a row that failed.
+        failure: Why the last one did; empty: it did not.
+        retry_at: After a failure, when it may be tried again.
+        leaves: It is offered no more when its last group has ended.
+    """
+
+    model: ServedModel
+    card: ModelCard
+    needs: GroupBytes
+    leaders: Mapping[str, ServiceSpec]
+    most_groups: int
+    least_groups: int
+    wish: Wish = ""
+    load_s: float = 0.0
+    failures: int = 0
+    failure: str = ""
+    retry_at: float = 0.0
+    leaves: bool = False
+
+    def note_failure(self, why: str, now: float) -> None:
+        """A group of it could not be started, or could not be kept."""
+        self.failure = why
+        self.retry_at = now + backoff_s(self.failures, FIRST_RETRY_S, LAST_RETRY_S)
+        self.failures += 1
+
+    def note_ready(self, load_s: float) -> None:
+        """A group of it is ready."""
+        self.load_s, self.failures, self.failure = load_s, 0, ""
+        if self.wish == "load":
+            self.wish = ""
+
+    def report(self, now: float) -> OfferedModel:
+        """Return what routers hear of it."""
+        entry = self.model.entry
+        retry_s = max(0.0, self.retry_at - now) if self.failure else 0.0
+        return OfferedModel(
+            card=self.card,
+            aliases=list(entry.aliases),
+            first_bytes=self.needs.first,
+            next_bytes=self.needs.further,
+            load_ms=round(self.load_s * 1000),
+            least_groups=self.least_groups,
+            most_groups=self.most_groups,
+            priority=entry.priority,
+            pinned=entry.pinned,
+            sleep_ms=round(entry.sleep_after_s * 1000),
+            packed=bool(self.leaders),
+            wish=self.wish,
+            failure=self.failure[:512],
+            retry_ms=round(retry_s * 1000),
+        )
+
+
+@dataclass(slots=True)
+class HostedGroup:
+    """A group whose processes run.
+
+    Attributes:
+        began_at: When it was started, in monotonic seconds.
+        load_s: How long it took until it was ready; 0: it is not yet.
+        stopping: It was told to end.
+        measured_bytes: Its memory when it was measured last; 0: not yet.
+    """
+
+    name: str
+    model: str
+    began_at: float
+    load_s: float = 0.0
+    stopping: bool = False
+    measured_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """What the agent of a host starts with.
+
+    Attributes:
+        host: The name of the stack, unique on the broker.
+        leaders: Of all groups; those of `running` are started with the stack.
+        models: In the order of `plan.groups`.
+        find_more: Finds and sizes a model that is added; takes as long as that.
+        more_leaders: Plans the leaders of such a model.
+    """
+
+    host: str
+    plan: OnDemandPlan
+    models: Sequence[ServedModel]
+    needs: Mapping[str, ModelNeeds]
+    leaders: Sequence[ServiceSpec]
+    running: Sequence[ServiceSpec] = field(default_factory=list)
+    find_more: Callable[[ModelEntry, int], AddedModel] | None = None
+    more_leaders: Callable[[ServedModel], list[ServiceSpec]] = lambda _: []
+
+
+def make_offers(plan: HostPlan) -> dict[str, Offer]:
+    """Return the offers by the model's name."""
+    offers = dict[str, Offer]()
+    for model, groups in zip(plan.models, plan.plan.groups, strict=True):
+        leaders = [spec for spec in plan.leaders if spec.model == model.name]
+        offers[model.name] = make_offer(AddedModel(model, groups, plan.needs.get(model.name)), leaders)
+    return offers
+
+
+def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec]) -> Offer:
+    """Return the offer of a model."""
+    entry, context = found.model.entry, found.needs.context if found.needs is not None else NULL_CONTEXT
+    least = len(leaders) if entry.pinned and entry.load == "start" else 0
+    by_group = {spec.env["RYZ_GROUP"]: spec for spec in leaders}
+    card = ModelCard(name=entry.name, context_length=context)
+    return Offer(found.model, card, found.groups, by_group, len(leaders), least)
+
+
+def make_pending(entry: ModelEntry) -> Offer:
+    """Return the offer of a model that is still to be found: no group of it may run."""
+    card = ModelCard(name=entry.name, context_length=0)
+    return Offer(ServedModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0)

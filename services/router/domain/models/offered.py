@@ -1,0 +1,83 @@
+"""What hosts offer and run, as their agents reported last. Pure; `now` is monotonic seconds everywhere."""
+
+from dataclasses import dataclass
+
+from shared.messages import HostReport, OfferedModel
+
+SILENT_S = 4.0  # a host that has reported nothing for so long is gone: reports come once a second
+_MAX_HOSTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class HostView:
+    """A host's last report.
+
+    Attributes:
+        heard_at: When it came.
+        former: The instance of the agent before this one; its late reports are ignored.
+    """
+
+    report: HostReport
+    heard_at: float
+    former: str = ""
+
+
+class OfferedModels:
+    """The hosts that were heard lately, by name, and the models that they offer."""
+
+    def __init__(self) -> None:
+        self._hosts: dict[str, HostView] = {}
+        self._offers: dict[str, list[tuple[HostView, OfferedModel]]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._hosts)
+
+    def observe(self, report: HostReport, now: float) -> bool:
+        """Takes in a report; returns False for one that is older than what is known."""
+        last, former = self._hosts.get(report.host), ""
+        if last is None:
+            if len(self._hosts) >= _MAX_HOSTS:
+                return False
+        elif report.instance_id == last.report.instance_id:
+            if report.seq <= last.report.seq:
+                return False
+            former = last.former
+        elif report.instance_id == last.former:
+            return False
+        else:
+            former = last.report.instance_id
+        self._hosts[report.host] = HostView(report, now, former)
+        self._index()
+        return True
+
+    def expire(self, now: float) -> list[str]:
+        """Drops the hosts that have been silent for too long; returns their names."""
+        gone = [name for name, host in self._hosts.items() if now - host.heard_at > SILENT_S]
+        for name in gone:
+            del self._hosts[name]
+        if gone:
+            self._index()
+        return gone
+
+    def hosts(self) -> list[HostView]:
+        """All hosts, in the order of their names."""
+        return [self._hosts[name] for name in sorted(self._hosts)]
+
+    def host(self, name: str) -> HostView | None:
+        """The host of that name."""
+        return self._hosts.get(name)
+
+    def names(self) -> list[str]:
+        """The models that any host offers, sorted."""
+        return sorted(self._offers)
+
+    def offers(self, model: str) -> list[tuple[HostView, OfferedModel]]:
+        """The hosts that offer a model, with what they say of it, in the order of their names."""
+        return self._offers.get(model, [])
+
+    def _index(self) -> None:
+        offers: dict[str, list[tuple[HostView, OfferedModel]]] = {}
+        for host in self.hosts():
+            for offer in host.report.models:
+                offers.setdefault(offer.card.name, []).append((host, offer))
+        self._offers = offers

@@ -1,0 +1,107 @@
+"""In what phase a model is that hosts offer, from their reports and the groups' heartbeats. Pure.
+
+| phase | when |
+|---|---|
+| `ready` | a group takes requests, on whatever host |
+| `loading` | a group's processes run, and are not about to end |
+| `failed` | its last load failed on each host that offers it, and none may be tried again yet |
+| `draining` | all groups that there are end |
+| `asleep` | none runs, and a host has its packed weights |
+| `absent` | none runs, and no host has them; or an operator unloaded it |
+"""
+
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.models.demand import DemandBook
+from services.router.domain.models.offered import HostView, OfferedModels
+from shared.messages import HostedGroup, ModelState, OfferedModel
+from shared.messages.models import Phase
+
+Offer = tuple[HostView, OfferedModel]
+
+
+def state_of(
+    model: str, offered: OfferedModels, fleet: Fleet, demand: DemandBook, now: float
+) -> ModelState | None:
+    """The state of a model; None if no host offers it."""
+    offers = offered.offers(model)
+    if not offers:
+        return None
+    hosted = _hosted(model, offers)
+    ready = sum(one.heartbeat.model.name == model and one.standing(now) == "ready" for one in fleet.groups())
+    failure, retry_s = _failure(offers, now)
+    phase = _phase(ready, hosted, offers, failed=bool(failure))
+    first = offers[0][1]
+    return ModelState(
+        card=first.card,
+        phase=phase,
+        aliases=sorted({alias for _, offer in offers for alias in offer.aliases}),
+        groups_ready=ready,
+        groups=len(hosted),
+        most_groups=sum(offer.most_groups for _, offer in offers),
+        pinned=any(offer.pinned for _, offer in offers),
+        priority=max(offer.priority for _, offer in offers),
+        waiting=demand.waiting(model),
+        why=failure or _wish(offers),
+        retry_s=retry_s,
+        load_s=max(offer.load_ms for _, offer in offers) / 1000,
+        charged_bytes=sum(group.charged_bytes for _, group in hosted),
+        first_bytes=max(offer.first_bytes for _, offer in offers),
+    )
+
+
+def all_states(offered: OfferedModels, fleet: Fleet, demand: DemandBook, now: float) -> list[ModelState]:
+    """The states of all models that hosts offer, by name."""
+    found = (state_of(model, offered, fleet, demand, now) for model in offered.names())
+    return [state for state in found if state is not None]
+
+
+def is_unloaded(model: str, offered: OfferedModels) -> bool:
+    """Whether an operator unloaded it on each host that offers it."""
+    return _wish(offered.offers(model)) == "unload"
+
+
+def loading_for_s(model: str, offered: OfferedModels, now: float) -> float:
+    """For how long the group has been loading that began first; 0: none is."""
+    hosted = _hosted(model, offered.offers(model))
+    ages = (group.age_ms / 1000 + now - host.heard_at for host, group in hosted if group.phase == "starting")
+    return max(ages, default=0.0)
+
+
+def _hosted(model: str, offers: list[Offer]) -> list[tuple[HostView, HostedGroup]]:
+    return [(host, group) for host, _ in offers for group in host.report.groups if group.model == model]
+
+
+def _phase(
+    ready: int, hosted: list[tuple[HostView, HostedGroup]], offers: list[Offer], *, failed: bool
+) -> Phase:
+    if ready:
+        return "ready"
+    if any(group.phase != "stopping" for _, group in hosted):
+        return "loading"
+    if failed:
+        return "failed"
+    if hosted:
+        return "draining"
+    packed = any(offer.packed for _, offer in offers)
+    return "asleep" if packed and _wish(offers) != "unload" else "absent"
+
+
+def _failure(offers: list[Offer], now: float) -> tuple[str, float]:
+    """Why it cannot be loaded on any host now, and the seconds until one may try again."""
+    left = [
+        (offer.retry_ms / 1000 - (now - host.heard_at), offer.failure)
+        for host, offer in offers
+        if offer.wish != "unload"
+    ]
+    if not left or any(not failure or retry_s <= 0 for retry_s, failure in left):
+        return "", 0.0
+    retry_s, failure = min(left)
+    return failure, retry_s
+
+
+def _wish(offers: list[Offer]) -> str:
+    """The wish of operators; an unload counts only if each host has it, since the others may load it."""
+    wishes = {offer.wish for _, offer in offers}
+    if wishes == {"unload"}:
+        return "unload"
+    return next((str(wish) for wish in ("load", "sleep") if wish in wishes), "")

@@ -1,0 +1,236 @@
+"""What an agent does with commands and wishes, and what it reports. The time is an argument."""
+
+from typing import Any
+
+import pytest
+
+from cli.stack.agent.hosted import CommandRefused, HostedModels
+from cli.stack.agent.offers import HostPlan, make_offers
+from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
+from cli.stack.fleet.one_more import AddedModel
+from cli.stack.memory_needs import MachineFacts
+from cli.stack.process import ServiceSpec
+from shared.messages import ManageModel, StartGroup, StopGroup
+
+MIB = 2**20
+FIRST, FURTHER, BUDGET = 600 * MIB, 400 * MIB, 1500 * MIB
+
+
+async def _yes() -> bool:
+    return True
+
+
+def leader(number: int, model: str) -> ServiceSpec:
+    return ServiceSpec(f"worker-g{number}", [], _yes, 2, 1.0, {"RYZ_GROUP": f"g{number}"}, model=model)
+
+
+def hosted(**entry: Any) -> HostedModels:
+    """One model in up to two groups, and a second one."""
+    models = [
+        ServedModel(ModelEntry(source="a", name="a", load="demand", groups=2, **entry), None),
+        ServedModel(ModelEntry(source="b", name="b", load="demand", groups=1), None),
+    ]
+    machine = MachineFacts(2, BUDGET, kernels=True)
+    plan = OnDemandPlan(BUDGET, 0, (), (GroupBytes(FIRST, FURTHER),) * 2, machine)
+    leaders = [leader(0, "a"), leader(1, "a"), leader(2, "b")]
+    return HostedModels("host", "host-1", make_offers(HostPlan("host", plan, models, {}, leaders)), BUDGET)
+
+
+def start(host: HostedModels, model: str, running: int = 0, *, epoch: int = 1, now: float = 0.0) -> str:
+    spec = host.start(StartGroup(model=model, running=running, epoch=epoch), now)
+    return host.note_started(spec, now).name
+
+
+def test_groups_start_one_after_another_within_the_budget() -> None:
+    host = hosted()
+    assert start(host, "a") == "g0"
+    assert start(host, "a", 1) == "g1"
+    assert [group.charged_bytes for group in host.report(1.0).groups] == [FIRST, FURTHER]
+    with pytest.raises(CommandRefused, match=rf"needs {FIRST} bytes, and {500 * MIB} are left"):
+        start(host, "b")
+    host.note_gone("g1", "", 2.0)
+    assert start(host, "b", now=2.0) == "g2"
+
+
+def test_weights_that_groups_share_count_as_long_as_one_of_them_is_there() -> None:
+    host = hosted()
+    start(host, "a")
+    start(host, "a", 1)
+    host.note_gone("g0", "", 1.0)
+    assert host.charges() == {"g1": FIRST}
+
+
+def test_a_group_counts_for_what_it_takes_if_that_is_more_than_planned() -> None:
+    host = hosted()
+    start(host, "a")
+    host.groups["g0"].measured_bytes = FIRST + 400 * MIB
+    with pytest.raises(CommandRefused, match=rf"and {500 * MIB} are left"):
+        start(host, "b")
+
+
+def test_memory_that_other_programs_take_is_not_offered() -> None:
+    host = hosted()
+    start(host, "a")
+    host.groups["g0"].measured_bytes, host.free_bytes = 200 * MIB, 500 * MIB
+    assert host.report(1.0).budget_bytes == 700 * MIB
+    with pytest.raises(CommandRefused, match="are left"):
+        start(host, "b")
+    host.free_bytes = 10 * BUDGET
+    assert host.report(1.0).budget_bytes == BUDGET
+
+
+def test_a_command_is_carried_out_once() -> None:
+    host = hosted()
+    start(host, "a")
+    with pytest.raises(CommandRefused, match="1 groups of it run here, not 0"):
+        start(host, "a", 0)
+
+
+def test_commands_of_an_old_epoch_are_refused() -> None:
+    host = hosted()
+    start(host, "a", epoch=5)
+    for late in (lambda: start(host, "a", 1, epoch=4), lambda: host.stop(StopGroup(group="g0", epoch=4))):
+        with pytest.raises(CommandRefused, match="epoch 4 is behind 5"):
+            late()
+    assert host.report(1.0).epoch == 5
+    host.stop(StopGroup(group="g0", epoch=6))
+
+
+def test_a_group_that_ends_keeps_its_memory_and_its_name_until_it_is_gone() -> None:
+    host = hosted()
+    start(host, "b")
+    host.note_ready("g2", 1.5)
+    host.stop(StopGroup(group="g2", epoch=1))
+    (group,) = host.report(2.0).groups
+    assert (group.phase, group.charged_bytes, group.load_ms, group.age_ms) == ("stopping", FIRST, 1500, 2000)
+    with pytest.raises(CommandRefused, match="is ending already"):
+        host.stop(StopGroup(group="g2", epoch=1))
+    with pytest.raises(CommandRefused, match="1 groups of it run here, not 0"):
+        start(host, "b")
+    with pytest.raises(CommandRefused, match="still ending"):
+        start(host, "b", 1)
+    host.note_gone("g2", "", 3.0)
+    assert start(host, "b", now=3.0) == "g2"
+    with pytest.raises(CommandRefused, match="does not run here"):
+        host.stop(StopGroup(group="g9", epoch=1))
+
+
+def test_a_load_that_fails_is_tried_again_later_and_later() -> None:
+    host, waits = hosted(), list[float]()
+    now = 0.0
+    for _ in range(9):
+        start(host, "b", now=now)
+        host.note_gone("g2", "worker-g2 ended (exit code 1)", now)
+        offer = host.report(now).models[1]
+        assert offer.failure == "worker-g2 ended (exit code 1)"
+        with pytest.raises(CommandRefused, match="its last load failed: worker-g2 ended"):
+            start(host, "b", now=now)
+        waits.append(offer.retry_ms / 1000)
+        now += waits[-1]
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+    start(host, "b", now=now)
+    host.note_ready("g2", now + 1)
+    assert (host.report(now).models[1].failure, host.offers["b"].failures) == ("", 0)
+
+
+def test_an_operator_may_have_a_failed_model_tried_at_once() -> None:
+    host = hosted()
+    start(host, "b")
+    host.note_gone("g2", "it ended", 0.0)
+    host.manage(ManageModel(model="b", action="load"))
+    assert (host.report(0.0).models[1].wish, host.report(0.0).models[1].failure) == ("load", "")
+    start(host, "b")
+    host.note_ready("g2", 1.0)
+    assert host.report(1.0).models[1].wish == ""
+
+
+def test_what_is_unloaded_stays_so_until_it_is_loaded() -> None:
+    host = hosted()
+    host.manage(ManageModel(model="b", action="unload"))
+    with pytest.raises(CommandRefused, match="no more groups"):
+        start(host, "b")
+    host.manage(ManageModel(model="b", action="wake"))
+    start(host, "b")
+
+
+def test_a_wish_to_sleep_is_over_when_no_group_runs() -> None:
+    host = hosted()
+    host.manage(ManageModel(model="b", action="sleep"))
+    assert host.report(0.0).models[1].wish == ""
+    start(host, "b")
+    host.manage(ManageModel(model="b", action="sleep"))
+    assert host.report(0.0).models[1].wish == "sleep"
+    host.stop(StopGroup(group="g2", epoch=1))
+    host.note_gone("g2", "", 1.0)
+    assert host.report(1.0).models[1].wish == ""
+
+
+def test_scaling_has_the_bounds_of_the_file() -> None:
+    host = hosted()
+    managed = host.manage(ManageModel(model="a", action="scale", groups=3))
+    assert managed is not None
+    assert "room for 2 groups here" in managed.refused
+    host.manage(ManageModel(model="a", action="scale", groups=1))
+    start(host, "a")
+    with pytest.raises(CommandRefused, match="no more groups"):
+        start(host, "a", 1)
+    managed = host.manage(ManageModel(model="a", action="sleep"))
+    assert managed is not None
+    assert "is to run at any time" in managed.refused
+
+
+def test_a_pinned_model_does_not_sleep() -> None:
+    managed = hosted(pinned=True).manage(ManageModel(model="a", action="sleep"))
+    assert managed is not None
+    assert "is to run at any time" in managed.refused
+
+
+def test_what_is_not_offered_is_for_another_host() -> None:
+    host = hosted()
+    assert host.manage(ManageModel(model="c", action="load")) is None
+    with pytest.raises(CommandRefused, match="does not offer model 'c'"):
+        start(host, "c")
+
+
+def test_a_model_that_is_added_may_run_when_it_is_found() -> None:
+    host, entry = hosted(), ModelEntry(source="c", name="c", load="demand", groups=1)
+    assert host.add(entry) == ""
+    with pytest.raises(CommandRefused, match="no more groups"):
+        start(host, "c")
+    assert "a model 'c' already" in host.add(entry)
+    host.note_found(AddedModel(ServedModel(entry, None), GroupBytes(FIRST, FURTHER), None), [leader(7, "c")])
+    assert start(host, "c") == "g7"
+    assert "a model 'c' already" in host.add(entry)
+
+
+def test_a_model_that_cannot_be_had_says_why_and_may_be_tried_again() -> None:
+    host, entry = hosted(), ModelEntry(source="c", name="c", load="demand")
+    host.add(entry)
+    host.note_not_found("c", "there is no such file")
+    assert host.report(0.0).models[2].failure == "there is no such file"
+    with pytest.raises(CommandRefused, match="no more groups"):
+        start(host, "c")
+    assert host.add(entry) == ""
+    assert host.report(0.0).models[2].failure == ""
+
+
+def test_a_model_that_is_removed_is_gone_with_its_last_group() -> None:
+    host = hosted()
+    start(host, "b")
+    host.manage(ManageModel(model="b", action="remove"))
+    assert host.report(0.0).models[1].wish == "unload"
+    host.stop(StopGroup(group="g2", epoch=1))
+    host.note_gone("g2", "", 1.0)
+    assert [offer.card.name for offer in host.report(1.0).models] == ["a"]
+    host.manage(ManageModel(model="a", action="remove"))
+    assert host.report(1.0).models == []
+    host.note_found(
+        AddedModel(ServedModel(ModelEntry(source="a", name="a"), None), GroupBytes(1, 1), None), []
+    )
+    assert host.report(1.0).models == []  # it was removed while it was looked for
+
+
+def test_names_and_aliases_stay_unique() -> None:
+    host = hosted(aliases=("small",))
+    assert "an alias of another model" in host.add(ModelEntry(source="c", name="small"))

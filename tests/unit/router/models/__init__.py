@@ -1,0 +1,1 @@
+"""What routers know of models that hosts load and put to sleep."""

@@ -1,0 +1,110 @@
+"""In what phase a model is, and what a request for it is answered while no group takes requests."""
+
+from typing import Any
+
+import pytest
+
+from services.router.domain.models.book import ModelBook
+from shared.messages import HostedGroup, ModelState, OfferedModel
+from tests.kits.router.fleet import beat, new_fleet
+from tests.kits.router.hosts import hosted, offer, report
+
+LOADING = hosted("g0", "m", phase="starting", age_ms=200, load_ms=0)
+RUNNING = hosted("g0", "m")
+STOPPING = hosted("g0", "m", phase="stopping")
+
+
+def book_of(*models: OfferedModel, groups: list[HostedGroup] | None = None) -> ModelBook:
+    book = ModelBook()
+    book.observe(report(1, *models, groups=groups), 0.0)
+    return book
+
+
+def only(states: list[ModelState]) -> ModelState:
+    (state,) = states
+    return state
+
+
+@pytest.mark.parametrize(
+    ("says", "groups", "phase"),
+    [
+        ({}, [], "asleep"),
+        ({"packed": False}, [], "absent"),
+        ({"wish": "unload"}, [], "absent"),
+        ({}, [LOADING], "loading"),
+        ({}, [RUNNING], "loading"),  # it was ready, and no heartbeat says that it is
+        ({}, [STOPPING], "draining"),
+        ({}, [STOPPING, hosted("g1", "m", phase="starting")], "loading"),
+        ({"failure": "no disk", "retry_ms": 5000}, [], "failed"),
+        ({"failure": "no disk", "retry_ms": 5000}, [STOPPING], "failed"),
+        ({"failure": "no disk", "retry_ms": 500}, [], "asleep"),  # it may be tried again by now
+        ({}, [hosted("g1", "other")], "asleep"),
+    ],
+)
+def test_phases_without_a_ready_group(says: dict[str, Any], groups: list[HostedGroup], phase: str) -> None:
+    state = only(book_of(offer("m", **says), groups=groups).states(new_fleet(), 1.0))
+    assert (state.phase, state.groups_ready) == (phase, 0)
+
+
+def test_a_model_is_ready_while_a_heartbeat_says_so() -> None:
+    fleet, book = new_fleet(), book_of(offer("m", aliases=["x"], most_groups=3), groups=[RUNNING])
+    fleet.observe(beat(1, state="recovering"), 1.0)
+    assert only(book.states(fleet, 1.0)).phase == "loading"
+    fleet.observe(beat(2), 1.0)
+    state = only(book.states(fleet, 1.0))
+    assert (state.phase, state.groups_ready, state.groups, state.aliases) == ("ready", 1, 1, ["x"])
+
+
+def test_a_model_has_failed_if_no_host_may_try_it() -> None:
+    failed = offer("m", failure="no disk", retry_ms=5000)
+    book = book_of(failed)
+    book.observe(report(1, offer("m"), host="h2"), 0.0)
+    assert only(book.states(new_fleet(), 1.0)).phase == "asleep"
+    book.observe(report(2, offer("m", failure="no memory", retry_ms=2500), host="h2"), 0.0)
+    state = only(book.states(new_fleet(), 1.0))
+    assert (state.phase, state.why, state.retry_s) == ("failed", "no memory", 1.5)
+
+
+def test_a_request_for_an_offered_model_waits() -> None:
+    fleet, book = new_fleet(), book_of(offer("m", load_ms=3000))
+    refusal = book.refusal("m", fleet, 1.0)
+    assert refusal is not None
+    assert (refusal.code, refusal.reason, refusal.retry_after_s) == ("unavailable", "waking", 3.0)
+    assert refusal.error().message == "model 'm' is asleep, and is being woken; retry in 3 s"
+    book.observe(report(2, offer("m", load_ms=3000), groups=[LOADING]), 1.0)
+    refusal = book.refusal("m", fleet, 1.5)
+    assert refusal is not None
+    assert refusal.retry_after_s == pytest.approx(2.3)  # 0.2 s had passed at the time of the report
+    assert refusal.message == "model 'm' is loading"
+    late = book.refusal("m", fleet, 60.0)
+    assert late is not None
+    assert late.retry_after_s == 0.1
+
+
+def test_a_failed_an_unloaded_and_a_too_large_model_are_refused_at_once() -> None:
+    fleet, book = new_fleet(), book_of(
+        offer("failed", failure="no disk", retry_ms=5000), offer("gone", wish="unload"), offer("large")
+    )  # fmt: skip
+    book.too_large = {"large": "The model large needs 9 GiB."}
+    failed, gone, large = (book.refusal(name, fleet, 1.0) for name in ("failed", "gone", "large"))
+    assert failed is not None
+    assert gone is not None
+    assert large is not None
+    assert (failed.reason, failed.retry_after_s) == ("model_failed", 4.0)
+    assert "no disk" in failed.message
+    assert (gone.reason, gone.retry_after_s) == ("model_unloaded", None)
+    assert "`ryz models load gone`" in gone.message
+    assert (large.reason, large.retry_after_s) == ("model_too_large", None)
+    assert "needs 9 GiB" in large.message
+    assert {one.code for one in (failed, gone, large)} == {"unavailable"}
+
+
+def test_an_unknown_model_is_told_which_are_offered_and_served() -> None:
+    fleet, book = new_fleet(), book_of(offer("m"))
+    fleet.observe(beat(1, model="served"), 1.0)
+    assert book.refusal("x", fleet, 1.0) is None
+    refusal = book.unknown("x", fleet, 1.0)
+    assert refusal is not None
+    assert refusal.code == "model_not_found"
+    assert refusal.message.endswith("m, served")
+    assert ModelBook().unknown("x", fleet, 1.0) is None
