@@ -2,13 +2,14 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.codec import decode, encode
-from shared.messages import ManageModel, ModelCard, ModelList, ModelManaged, ModelState
+from shared.messages import ManageModel, ModelCard, ModelList, ModelManaged, ModelState, PutModel
 from shared.messages.models import Phase
 
 
@@ -35,6 +36,7 @@ class ModelHost:
         load_s: How long a load takes.
         fails: Why loads fail; empty: they do not.
         wishes: What it was told.
+        added: Entries of models that it was given.
     """
 
     bus: Bus
@@ -42,11 +44,13 @@ class ModelHost:
     load_s: float = 0.05
     fails: str = ""
     wishes: list[ManageModel] = field(default_factory=list)
+    added: list[dict[str, Any]] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self, *, as_router: bool = False) -> "ModelHost":
         """Listens for wishes; `as_router`: for questions about models as well."""
         await self.bus.subscribe(subjects.MANAGE_MODEL, self._managed)
+        await self.bus.subscribe(subjects.PUT_MODEL, self._put)
         if as_router:
             await self.bus.subscribe(subjects.MODELS, self._listed)
         return self
@@ -66,7 +70,7 @@ class ModelHost:
         if wish.model not in {state.card.name for state in self.offered}:
             return  # a host answers for its own models only
         self.wishes.append(wish)
-        refused = f"at most 2 groups are allowed, not {wish.groups}" if wish.groups > 2 else ""
+        refused = f"model {wish.model!r} has room for 2 groups here" if wish.groups > 2 else ""
         answer = ModelManaged(model=wish.model, host="h1", refused=refused)
         await self.bus.publish(message.reply, encode(answer))
         if not refused:
@@ -74,12 +78,25 @@ class ModelHost:
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
 
+    async def _put(self, message: Message) -> None:
+        entry = msgspec.json.decode(decode(message.data, PutModel).entry)
+        known = entry["name"] in {state.card.name for state in self.offered}
+        refused = f"there is a model {entry['name']!r} already" if known else ""
+        answer = ModelManaged(model=entry["name"], host="h1", refused=refused)
+        if not refused:
+            self.added.append(entry)
+            self.offered.append(state_of(entry["name"], "absent"))
+        await self.bus.publish(message.reply, encode(answer))
+
     async def _change(self, wish: ManageModel) -> None:
+        if wish.action == "remove":
+            self.offered[:] = [state for state in self.offered if state.card.name != wish.model]
+            return
         if wish.action in {"sleep", "unload"} or (wish.action == "scale" and not wish.groups):
             self.set_phase(
                 wish.model,
                 "absent" if wish.action == "unload" else "asleep",
-                why="unloaded by an operator" if wish.action == "unload" else "",
+                why="unload" if wish.action == "unload" else "",
             )
             return
         self.set_phase(wish.model, "loading")

@@ -83,6 +83,16 @@ async def test_questions_about_tokens_do_not_wait_for_a_model_that_is_asleep() -
         assert failed.headers["retry-after"] == "20"
 
 
+async def test_a_model_that_an_operator_unloaded_names_no_time_to_come_back() -> None:
+    async with hosting() as (_, host, http):
+        host.set_phase("second", "absent", why="unload")
+        answer = await http.post("/tokenize", json={"model": "second", "prompt": "Hello"})
+        assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "model_unloaded")
+        assert "retry-after" not in answer.headers
+        assert answer.headers["x-should-retry"] == "false"
+        assert "ryz models load second" in answer.json()["error"]["message"]
+
+
 async def test_grpc_tells_which_models_are_ready() -> None:
     async with hosting(grpc_port=free_port()) as (gateway, _, _), triton_client(gateway) as client:
         assert await client.is_model_ready("demo")
@@ -130,7 +140,7 @@ async def test_a_stream_shows_on_request_what_it_waits_for(path: str) -> None:
         limit = {"X-Request-Timeout": "2.6"}
         late = await http.post(path, json=chat, headers=wanted | limit)
         assert late.status_code == 200
-        assert "is loading (waited" in late.text.splitlines()[-2]
+        assert "is loading; retry in 1.000 s (waited" in late.text.splitlines()[-2]
         assert (await http.post(path, json=chat, headers=limit)).status_code == 503
         gateway.fleet.waking = 0
         wrong = await http.post(path, json=chat, headers={"X-Ryz-Progress": "yes"})
@@ -169,12 +179,32 @@ async def test_an_operator_loads_scales_and_unloads() -> None:
         assert scaled.json()["status"]["groups"] == {"ready": 2, "all": 2, "most": 2}
         refused = await http.post(f"{MANAGE}/second/scale", json={"groups": 3})
         assert (refused.status_code, refused.headers["x-ryz-reason"]) == (409, "refused_by_host")
-        assert "at most 2 groups" in refused.json()["error"]["message"]
+        assert "has room for 2 groups" in refused.json()["error"]["message"]
         for action in ("sleep", "unload"):
             gone = await http.post(f"{MANAGE}/second/{action}?wait=10")
             assert (gone.status_code, gone.json()["status"]["groups"]["all"]) == (200, 0)
         assert [wish.action for wish in host.wishes] == ["load", "load", "scale", "scale", "sleep", "unload"]
         assert gateway.running == 0
+
+
+async def test_an_operator_adds_a_model_and_removes_it() -> None:
+    async with hosting() as (_, host, http):
+        entry = {"source": "hf:a/b", "groups": 1, "aliases": ["x"]}
+        added = await http.put(f"{MANAGE}/org/new", json=entry)
+        assert (added.status_code, added.json()) == (202, {"id": "org/new", "object": "model", "host": "h1"})
+        assert host.added == [entry | {"name": "org/new"}]
+        assert (await http.get("/v1/models/org/new")).json()["status"]["phase"] == "absent"
+        twice = await http.put(f"{MANAGE}/org/new", json=entry | {"name": "org/new"})
+        assert (twice.status_code, "there is a model" in twice.json()["error"]["message"]) == (409, True)
+        gone = await http.delete(f"{MANAGE}/org/new")
+        assert (gone.status_code, host.wishes[-1].action) == (202, "remove")
+        assert (await http.delete(f"{MANAGE}/org/other")).status_code == 404
+        for body, param in (({}, "source"), ({"source": "x", "name": "y"}, "name")):
+            wrong = await http.put(f"{MANAGE}/org/new", json=body)
+            assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, param)
+        large = await http.put(f"{MANAGE}/org/new", json={"source": "x", "aliases": ["y" * 20_000]})
+        assert large.status_code == 413
+        assert len(host.added) == 1
 
 
 @pytest.mark.parametrize(
@@ -255,9 +285,14 @@ async def test_the_routes_are_documented() -> None:
     async with hosting() as (_, _, http):
         paths = (await http.get("/openapi.json")).json()["paths"]
         assert {path for path in paths if path.startswith(MANAGE)} == {
-            MANAGE, *(f"{MANAGE}/{{model}}/{name}" for name in ("load", "wake", "sleep", "unload", "scale"))
-        }  # fmt: skip
+            f"{MANAGE}{end}"
+            for end in (
+                "",
+                "/{model}",
+                *(f"/{{model}}/{name}" for name in ("load", "wake", "sleep", "unload", "scale")),
+            )
+        }
         body = paths[f"{MANAGE}/{{model}}/scale"]["post"]["requestBody"]
         assert body["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ScaleBody"}
         wrong = await http.post(f"{MANAGE}/second/restart")
-        assert wrong.status_code == 404
+        assert (wrong.status_code, wrong.headers["allow"]) == (405, "DELETE, OPTIONS, PUT")

@@ -40,6 +40,14 @@ class ScaleBody(BaseModel):
     groups: int = Field(ge=0, le=MAX_GROUPS, description="Groups that are to run.")
 
 
+class NewModelBody(BaseModel):
+    """The body of `PUT`: an entry of a models file, whose other fields the host checks (docs/models.md)."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    source: str = Field(min_length=1, max_length=4096, description="As of `ryz up --model`, on the host.")
+    name: str = Field("", description="If given, that of the path.")
+
+
 class ManageRoutes:
     """Answers these routes.
 
@@ -57,13 +65,33 @@ class ManageRoutes:
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `HttpExchange.handle`."""
         exchange.caller.named_tenant = self._operators.tenant_of(exchange.caller)
-        if exchange.scope["path"] == PATH:
+        path, method = exchange.scope["path"].removeprefix(PATH), exchange.scope["method"]
+        if method == "GET":
+            await self._list(exchange)
+        elif method == "PUT":
+            await self._put(exchange, path[1:])
+        elif method == "DELETE":
             exchange.admit()
-            states = await self._models.list_models()
-            shown = {"object": "list", "data": [managed_object(state) for state in states]}
-            await exchange.reply.send_whole(200, msgspec.json.encode(shown), [])
-            return
-        model, _, action = exchange.scope["path"].removeprefix(f"{PATH}/").rpartition("/")
+            exchange.take_slots(1)
+            await self._carry_out(exchange, ModelWish(await self._real_name(path[1:]), "remove"), 0.0)
+        else:
+            await self._manage(exchange, *path[1:].rsplit("/", 1))
+
+    async def _list(self, exchange: HttpExchange) -> None:
+        exchange.admit()
+        states = await self._models.list_models()
+        shown = {"object": "list", "data": [managed_object(state) for state in states]}
+        await exchange.reply.send_whole(200, msgspec.json.encode(shown), [])
+
+    async def _put(self, exchange: HttpExchange, model: str) -> None:
+        body = await take_model(exchange, NewModelBody)
+        if body.name not in {"", model}:
+            raise InvalidRequest(f"`name` is that of the path, {model[:128]!r}, or left out", param="name")
+        answer = await self._models.put_model(model, body.model_dump(exclude_unset=True))
+        shown = {"id": model, "object": "model", "host": answer.host}
+        await exchange.reply.send_whole(202, msgspec.json.encode(shown), [])
+
+    async def _manage(self, exchange: HttpExchange, model: str, action: str) -> None:
         wait_s = wait_of(exchange)
         if action == "scale":
             groups = (await take_model(exchange, ScaleBody)).groups
@@ -144,11 +172,30 @@ def add_manage_models(app: FastAPI, context: GatewayContext, operators: Operator
     async def scale_model(model: str, wait: Wait = 0.0) -> None:
         """Sets how many groups of the model run."""
 
+    async def put_model(model: str) -> None:
+        """Has a host offer one more model until its stack ends; `GET` shows whether it was found."""
+
+    async def remove_model(model: str) -> None:
+        """Unloads a model, which is offered no more then."""
+
     direct = HttpRoute(PATH, context, ManageRoutes(context, operators).serve_request)
     routes, tags = app.router.routes, ["models"]
     routes.append(
         DirectRoute(PATH, managed_models, direct=direct, methods=["GET"], responses=_ERRORS, tags=tags)
     )
+    for method, endpoint in (("PUT", put_model), ("DELETE", remove_model)):
+        routes.append(
+            DirectRoute(
+                f"{PATH}/{{model:path}}",
+                endpoint,
+                direct=direct,
+                methods=[method],
+                status_code=202,
+                responses=_ERRORS,
+                openapi_extra=body_documented_as(NewModelBody) if method == "PUT" else None,
+                tags=tags,
+            )
+        )
     for endpoint in (load_model, wake_model, sleep_model, unload_model, scale_model):
         action = endpoint.__name__.removesuffix("_model")
         body = body_documented_as(ScaleBody) if action == "scale" else None
