@@ -2,13 +2,14 @@
 
 import asyncio
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 
 from shared import subjects
 from shared.bus import Bus, Message
 from shared.codec import decode, encode
-from shared.messages import ManageModel, ModelCard, ModelList, ModelManaged, ModelState
+from shared.messages import ManageModel, ModelCard, ModelList, ModelManaged, ModelState, PutModel
 from shared.messages.models import Phase
 
 
@@ -35,6 +36,7 @@ class ModelHost:
         load_s: How long a load takes.
         fails: Why loads fail; empty: they do not.
         wishes: What it was told.
+        added: The entries of models that were added.
     """
 
     bus: Bus
@@ -42,11 +44,13 @@ class ModelHost:
     load_s: float = 0.05
     fails: str = ""
     wishes: list[ManageModel] = field(default_factory=list)
+    added: list[dict[str, Any]] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
     async def start(self, *, as_router: bool = False) -> "ModelHost":
         """Listens for wishes; `as_router`: for questions about models as well."""
         await self.bus.subscribe(subjects.MANAGE_MODEL, self._managed)
+        await self.bus.subscribe(subjects.PUT_MODEL, self._added)
         if as_router:
             await self.bus.subscribe(subjects.MODELS, self._listed)
         return self
@@ -60,6 +64,17 @@ class ModelHost:
     async def _listed(self, message: Message) -> None:
         ready = [state.card for state in self.offered if state.phase == "ready"]
         await self.bus.publish(message.reply, encode(ModelList(models=ready, offered=self.offered)))
+
+    async def _added(self, message: Message) -> None:
+        entry = msgspec.json.decode(decode(message.data, PutModel).entry)
+        self.added.append(entry)
+        taken = entry["name"] in {state.card.name for state in self.offered}
+        refused = f"there is a model {entry['name']!r} already" if taken else ""
+        if not refused:
+            self.offered.append(state_of(entry["name"], "asleep"))
+        await self.bus.publish(
+            message.reply, encode(ModelManaged(model=entry["name"], host="h1", refused=refused))
+        )
 
     async def _managed(self, message: Message) -> None:
         wish = decode(message.data, ManageModel)
@@ -75,6 +90,9 @@ class ModelHost:
             task.add_done_callback(self.tasks.discard)
 
     async def _change(self, wish: ManageModel) -> None:
+        if wish.action == "remove":
+            self.offered[:] = [state for state in self.offered if state.card.name != wish.model]
+            return
         if wish.action in {"sleep", "unload"} or (wish.action == "scale" and not wish.groups):
             self.set_phase(
                 wish.model,

@@ -1,19 +1,21 @@
-"""Lists the models that hosts offer, and tells hosts to load, wake, sleep, unload or scale them."""
+"""Lists the models that hosts offer, and tells hosts to load, end, scale, add or remove them."""
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from shared import subjects
 from shared.bus import Bus, NoResponders, RequestTimedOut
 from shared.bus.endpoint import call
 from shared.client.calls.model_list import known_models
-from shared.errors import Conflict, InvalidRequest, ModelNotFound, Unavailable
-from shared.messages import ManageModel, ModelManaged, ModelState
+from shared.codec import encode
+from shared.errors import Conflict, InvalidRequest, ModelNotFound, RequestTooLarge, Unavailable
+from shared.messages import ManageModel, ModelManaged, ModelState, PutModel
 from shared.subjects import Caller
 
-Action = Literal["load", "wake", "sleep", "unload", "scale"]
+Action = Literal["load", "wake", "sleep", "unload", "scale", "remove"]
 ANSWER_S = 2.0
 POLL_S = 0.2
 STALE_S = 3.0  # a failure that routers report so soon after a wish may be the one before it
@@ -98,10 +100,7 @@ class ModelsClient:
             Unavailable: No host answered, or no router did.
             InvalidRequest: The client is that of a service outside.
         """
-        if self._caller is not None:
-            raise InvalidRequest(
-                "services outside do not manage models on the bus; use a gateway's /v1/manage/models"
-            )
+        self._refuse_outside()
         state = await self.find_model(wish.model)
         asked = ManageModel(model=state.card.name, action=wish.action, groups=wish.groups)
         try:
@@ -118,6 +117,36 @@ class ModelsClient:
         if answer.refused:
             raise Conflict(f"model {state.card.name!r}: {answer.refused}", reason="refused_by_host")
         return state
+
+    async def put_model(self, entry: Mapping[str, Any]) -> ModelManaged:
+        """Has a host offer one more model until its stack ends; it is looked for, or fetched, after that.
+
+        Args:
+            entry: The fields of a model in a models file; `name` and `source` are needed.
+
+        Raises:
+            Conflict: The host refuses, and says why: the entry is wrong, or the name is taken.
+            RequestTooLarge: The entry is too long for a message.
+            Unavailable: No host answered.
+            InvalidRequest: The client is that of a service outside.
+        """
+        self._refuse_outside()
+        asked = PutModel(entry=json.dumps(entry))
+        if len(encode(asked)) > PutModel.max_bytes:
+            raise RequestTooLarge(f"a model is described in at most {PutModel.max_bytes} bytes")
+        try:
+            answer = await call(self._bus, subjects.PUT_MODEL, asked, ModelManaged, timeout_s=ANSWER_S)
+        except (NoResponders, RequestTimedOut):
+            raise no_host() from None
+        if answer.refused:
+            raise Conflict(answer.refused, reason="refused_by_host")
+        return answer
+
+    def _refuse_outside(self) -> None:
+        if self._caller is not None:
+            raise InvalidRequest(
+                "services outside do not manage models on the bus; use a gateway's /v1/manage/models"
+            )
 
     async def wait_until_met(
         self,

@@ -1,6 +1,6 @@
-"""`/v1/manage/models`: operators list, load, wake, put to sleep, unload and scale models over HTTP."""
+"""`/v1/manage/models`: operators list, load, wake, end, scale, add and remove models over HTTP."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -40,6 +40,13 @@ class ScaleBody(BaseModel):
     groups: int = Field(ge=0, le=MAX_GROUPS, description="Groups that are to run.")
 
 
+class AddedModelBody(BaseModel):
+    """The body of a model that is added: the fields of a models file, which the host checks."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    source: str = Field(description="A name of the catalogue, hf:OWNER/NAME, or a path on the host.")
+
+
 class ManageRoutes:
     """Answers these routes.
 
@@ -63,6 +70,9 @@ class ManageRoutes:
             shown = {"object": "list", "data": [managed_object(state) for state in states]}
             await exchange.reply.send_whole(200, msgspec.json.encode(shown), [])
             return
+        if exchange.scope["method"] in {"PUT", "DELETE"}:
+            await self._add_or_remove(exchange, exchange.scope["path"].removeprefix(f"{PATH}/"))
+            return
         model, _, action = exchange.scope["path"].removeprefix(f"{PATH}/").rpartition("/")
         wait_s = wait_of(exchange)
         if action == "scale":
@@ -73,6 +83,17 @@ class ManageRoutes:
             exchange.take_slots(1)
             wish = ModelWish(await self._real_name(model), _PLAIN[action])
         await self._carry_out(exchange, wish, wait_s)
+
+    async def _add_or_remove(self, exchange: HttpExchange, model: str) -> None:
+        if exchange.scope["method"] == "PUT":
+            fields = (await take_model(exchange, AddedModelBody)).model_dump(exclude_unset=True)
+            added = await self._models.put_model({**fields, "name": model})
+            shown: dict[str, Any] = {"id": added.model, "object": "model", "host": added.host}
+        else:
+            exchange.admit()
+            exchange.take_slots(1)
+            shown = managed_object(await self._models.manage_model(ModelWish(model, "remove")))
+        await exchange.reply.send_whole(202, msgspec.json.encode(shown), [])
 
     async def _real_name(self, model: str) -> str:
         return await self._context.aliases.real_name(model)
@@ -144,11 +165,30 @@ def add_manage_models(app: FastAPI, context: GatewayContext, operators: Operator
     async def scale_model(model: str, wait: Wait = 0.0) -> None:
         """Sets how many groups of the model run."""
 
+    async def add_model(model: str) -> None:
+        """Has a host offer one more model, on demand, until its stack ends; it is fetched if need be."""
+
+    async def remove_model(model: str) -> None:
+        """Ends the model's groups, which finish what they run, and offers it no more."""
+
     direct = HttpRoute(PATH, context, ManageRoutes(context, operators).serve_request)
     routes, tags = app.router.routes, ["models"]
     routes.append(
         DirectRoute(PATH, managed_models, direct=direct, methods=["GET"], responses=_ERRORS, tags=tags)
     )
+    for endpoint, method in ((add_model, "PUT"), (remove_model, "DELETE")):
+        routes.append(
+            DirectRoute(
+                f"{PATH}/{{model:path}}",
+                endpoint,
+                direct=direct,
+                methods=[method],
+                status_code=202,
+                responses=_ERRORS,
+                openapi_extra=body_documented_as(AddedModelBody) if method == "PUT" else None,
+                tags=tags,
+            )
+        )
     for endpoint in (load_model, wake_model, sleep_model, unload_model, scale_model):
         action = endpoint.__name__.removesuffix("_model")
         body = body_documented_as(ScaleBody) if action == "scale" else None
