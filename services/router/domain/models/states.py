@@ -60,6 +60,12 @@ def is_unloaded(model: str, offered: OfferedModels) -> bool:
     return _wish(offered.offers(model)) == "unload"
 
 
+def is_resting(model: str, offered: OfferedModels) -> bool:
+    """Whether a host offers it and none runs it: that no group takes requests is then meant so."""
+    offers = offered.offers(model)
+    return bool(offers) and all(group.phase != "running" for _, group in _hosted(model, offers))
+
+
 def loading_for_s(model: str, offered: OfferedModels, now: float) -> float:
     """For how long the group has been loading that began first; 0: none is."""
     hosted = _hosted(model, offered.offers(model))
