@@ -1,0 +1,202 @@
+"""One stack whose memory is enough for two of its three models: they are loaded, evicted and put to sleep."""
+
+import json
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+
+from benchmarks.models.make_model import make_model
+from benchmarks.models.shapes import SHAPES
+from tests.kits.e2e.stack import Stack, ryz, wait_for
+
+FIRST, SECOND, NOISE, VANISHES = "first", "second", "noise", "vanishes"
+MEMORY_GIB = "2.3"  # 1.4 GiB for groups, each of which counts for about 580 MiB
+MODELS = """
+[[models]]
+name = "first"
+source = "demo"
+
+[[models]]
+name = "second"
+source = "demo"
+load = "demand"
+
+[[models]]
+name = "noise"
+source = "random"
+load = "demand"
+sleep_after_s = 3
+groups = 2
+
+[[models]]
+name = "vanishes"
+source = "lost"
+load = "demand"
+"""
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    folder = tmp_path_factory.mktemp("on-demand")
+    make_model(folder / "random", SHAPES["tiny"])
+    shutil.copytree(folder / "random", folder / "lost")
+    (folder / "models.toml").write_text(MODELS)
+    options = ("--models", "models.toml", "--memory", MEMORY_GIB, "--routers", "2")
+    with Stack(folder, *options, calm=False) as stack:
+        yield stack.await_ready()
+        assert stack.end() == 0
+        assert stack.leftovers() == []
+
+
+@pytest.fixture
+def http(stack: Stack) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=stack.state.url, timeout=90) as client:
+        yield client
+
+
+def ask(http: httpx.Client, model: str, text: str = "Hi", session: str = "", **fields: Any) -> httpx.Response:
+    body = {
+        "model": model,
+        "max_tokens": 24,
+        "temperature": 0,
+        "messages": [{"role": "user", "content": text}],
+    }
+    headers = {"X-Session-Id": session} if session else {}
+    return http.post("/v1/chat/completions", json={**body, **fields}, headers=headers)
+
+
+def said(answer: httpx.Response) -> str:
+    assert answer.status_code == 200, answer.text
+    return str(answer.json()["choices"][0]["message"]["content"])
+
+
+def phases(http: httpx.Client) -> dict[str, str]:
+    listed = http.get("/v1/manage/models").json()["data"]
+    return {one["id"]: one["status"]["phase"] for one in listed}
+
+
+def await_phase(http: httpx.Client, model: str, phase: str) -> None:
+    wait_for(lambda: phases(http)[model] == phase, f"{model} is {phase}")
+
+
+def manage(http: httpx.Client, model: str, action: str, **body: int) -> httpx.Response:
+    return http.post(f"/v1/manage/models/{model}/{action}?wait=60", json=body or None)
+
+
+def test_models_that_are_not_loaded_are_listed_and_are_no_404(stack: Stack, http: httpx.Client) -> None:
+    listed = {one["id"]: one for one in http.get("/v1/models").json()["data"]}
+    assert set(listed) == {FIRST, SECOND, NOISE, VANISHES}
+    assert http.get(f"/v1/models/{SECOND}").json()["status"]["phase"] == "asleep"
+    assert phases(http)[FIRST] == "ready"
+    shown = ryz("models", "status", cwd=stack.folder)
+    assert shown.returncode == 0, shown.stderr
+    assert SECOND in shown.stdout
+    assert "asleep" in shown.stdout
+
+
+def test_a_request_waits_until_its_model_is_loaded(http: httpx.Client) -> None:
+    assert said(ask(http, SECOND, "My name is Ada.", "on-demand-1"))
+    assert phases(http)[SECOND] == "ready"
+
+
+def test_an_idle_model_makes_room_and_its_sessions_go_on_later(http: httpx.Client) -> None:
+    said(ask(http, FIRST, "My name is Bo.", "on-demand-2"))
+    said(ask(http, SECOND, "My name is Cy.", "on-demand-3"))
+    said(ask(http, NOISE))
+    found = phases(http)
+    assert found[NOISE] == "ready"
+    assert sorted([found[FIRST], found[SECOND]]) != ["ready", "ready"]
+    assert said(ask(http, FIRST, "What is my name?", "on-demand-2")) == "Your name is Bo."
+    assert said(ask(http, SECOND, "What is my name?", "on-demand-3")) == "Your name is Cy."
+
+
+def test_a_model_sleeps_when_nobody_asks_for_it(http: httpx.Client) -> None:
+    said(ask(http, NOISE))
+    await_phase(http, NOISE, "asleep")
+    said(ask(http, NOISE))
+
+
+def test_streams_end_before_their_models_make_room(http: httpx.Client) -> None:
+    """Two models stream without a pause, and a third one is asked for: it has its turn, no stream breaks."""
+    for model in (FIRST, SECOND):
+        said(ask(http, model))
+    wanted_until, ends = time.monotonic() + 12, list[str]()
+
+    def keep_busy(model: str) -> None:
+        with httpx.Client(base_url=http.base_url, timeout=90) as client:
+            while time.monotonic() < wanted_until:
+                ends.append(stream_end(client, model))
+
+    threads = [threading.Thread(target=keep_busy, args=(model,)) for model in (FIRST, SECOND) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    assert said(ask(http, NOISE))
+    for thread in threads:
+        thread.join()
+    assert set(ends) == {"length"}
+
+
+def stream_end(http: httpx.Client, model: str) -> str:
+    """The reason for which a stream ends."""
+    body = {
+        "model": model,
+        "max_tokens": 64,
+        "ignore_eos": True,
+        "stream": True,
+        "messages": [{"role": "user", "content": "Count."}],
+    }
+    reason = ""
+    with http.stream("POST", "/v1/chat/completions", json=body) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: {"):
+                event = json.loads(line.removeprefix("data: "))
+                assert "error" not in event, event
+                reason = event["choices"][0].get("finish_reason") or reason
+    return reason
+
+
+def test_operators_load_and_unload_models(stack: Stack, http: httpx.Client) -> None:
+    assert manage(http, NOISE, "unload").status_code == 200
+    refused = ask(http, NOISE)
+    assert (refused.status_code, refused.headers["x-ryz-reason"]) == (503, "model_unloaded")
+    assert "ryz models load noise" in refused.json()["error"]["message"]
+    loaded = ryz("models", "load", NOISE, cwd=stack.folder)
+    assert loaded.returncode == 0, loaded.stderr
+    said(ask(http, NOISE))
+    assert manage(http, NOISE, "sleep").json()["status"]["phase"] == "asleep"
+    too_many = manage(http, NOISE, "scale", groups=3)
+    assert too_many.status_code == 409
+    assert "room for 2 groups" in too_many.json()["error"]["message"]
+
+
+def test_a_model_that_cannot_be_loaded_says_why_and_the_others_go_on(
+    stack: Stack, http: httpx.Client
+) -> None:
+    shutil.rmtree(stack.folder / "lost")
+    refused = ask(http, VANISHES)
+    assert (refused.status_code, refused.headers["x-ryz-reason"]) == (503, "model_failed")
+    assert "worker-g" in refused.json()["error"]["message"]
+    assert said(ask(http, FIRST))
+    assert phases(http)[VANISHES] == "failed"
+
+
+def test_all_decisions_are_in_the_logs(stack: Stack) -> None:
+    supervisor = stack.output.read_text()
+    assert "for model second (demand)" in supervisor
+    assert "(idle)" in supervisor
+    assert "(evicted)" in supervisor
+
+
+def test_a_group_that_dies_is_started_again(stack: Stack, http: httpx.Client) -> None:
+    said(ask(http, FIRST))
+    name = next(one.name for one in stack.state.services if one.model == FIRST)
+    os.kill(stack.pid_of(name), signal.SIGKILL)
+    assert said(ask(http, FIRST))
