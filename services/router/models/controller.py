@@ -17,6 +17,7 @@ from services.router.domain.models.decision import decide
 from services.router.models.commands import HostCommands
 from services.router.models.lease import ControllerLease
 from services.router.presence import RouterPresence
+from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 
@@ -36,6 +37,8 @@ class ModelController:
         self._decide = decide_on
         self._commands = HostCommands(context, lease)
         self._fleet = context.fleet
+        self._metrics = context.metrics
+        self._repeated = RepeatedLog(log)
         self._models = context.state.models
         self._clock = context.clock
         self._wanted = context.wanted
@@ -50,7 +53,11 @@ class ModelController:
                     await self._wanted.wait()
             self._wanted.clear()
             await self._presence.announce_wanted()
-            self.tick(self._clock())
+            try:
+                self.tick(self._clock())
+            except Exception:  # a router that ended for this would take away the loaded models as well
+                self._metrics.event("control_failed")
+                self._repeated.warning("models not decided on", subject="models", exc_info=True)
             await asyncio.sleep(self._pause_s)
 
     def tick(self, now: float) -> None:

@@ -84,6 +84,10 @@ class Controlled:
         labels = {"action": action, "reason": reason, "outcome": outcome}
         return self.registry.get_sample_value("ryz_router_model_actions_total", labels) or 0.0
 
+    def event(self, name: str) -> float:
+        """How often something else happened."""
+        return self.registry.get_sample_value("ryz_router_events_total", {"event": name}) or 0.0
+
     def _decide(self, fleet: ModelFleet) -> list[Action]:
         self.seen.append(fleet)
         return self.decided

@@ -10,6 +10,8 @@
 | `absent` | none runs, and no host has them; or an operator unloaded it |
 """
 
+from collections import Counter
+
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.models.demand import DemandBook
 from services.router.domain.models.offered import HostView, OfferedModels
@@ -24,10 +26,18 @@ def state_of(
 ) -> ModelState | None:
     """The state of a model; None if no host offers it."""
     offers = offered.offers(model)
-    if not offers:
-        return None
-    hosted = _hosted(model, offers)
     ready = sum(one.heartbeat.model.name == model and one.standing(now) == "ready" for one in fleet.groups())
+    return _state(model, offers, ready, demand, now) if offers else None
+
+
+def all_states(offered: OfferedModels, fleet: Fleet, demand: DemandBook, now: float) -> list[ModelState]:
+    """The states of all models that hosts offer, by name."""
+    ready = Counter(one.heartbeat.model.name for one in fleet.groups() if one.standing(now) == "ready")
+    return [_state(name, offered.offers(name), ready[name], demand, now) for name in offered.names()]
+
+
+def _state(model: str, offers: list[Offer], ready: int, demand: DemandBook, now: float) -> ModelState:
+    hosted = _hosted(model, offers)
     failure, retry_s = _failure(offers, now)
     phase = _phase(ready, hosted, offers, failed=bool(failure))
     first = offers[0][1]
@@ -47,12 +57,6 @@ def state_of(
         charged_bytes=sum(group.charged_bytes for _, group in hosted),
         first_bytes=max(offer.first_bytes for _, offer in offers),
     )
-
-
-def all_states(offered: OfferedModels, fleet: Fleet, demand: DemandBook, now: float) -> list[ModelState]:
-    """The states of all models that hosts offer, by name."""
-    found = (state_of(model, offered, fleet, demand, now) for model in offered.names())
-    return [state for state in found if state is not None]
 
 
 def is_unloaded(model: str, offered: OfferedModels) -> bool:

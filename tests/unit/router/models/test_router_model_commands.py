@@ -3,7 +3,10 @@
 import asyncio
 
 from services.router.domain.models.control_state import Load, Refused, Stop
-from shared.messages import GroupCommanded, StartGroup, StopGroup
+from shared import subjects
+from shared.bus import Message
+from shared.codec import decode
+from shared.messages import GroupCommanded, RouterAlive, StartGroup, StopGroup
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.router.controlled import Controlled
 from tests.kits.router.hosts import hosted, offer, report
@@ -86,6 +89,39 @@ async def test_a_host_that_does_not_answer_is_left_alone_for_a_while(memory_bus:
     await asyncio.sleep(0.05)
     assert world.count("load", "demand", "unanswered") == 1
     await world.controller.leave()
+
+
+async def test_a_decision_that_fails_ends_no_router(memory_bus: MemoryBus) -> None:
+    world = await holding(memory_bus, models_tick_s=0.01, models_pause_s=0.001)
+    world.decided = None  # type: ignore[assignment]
+    control = asyncio.create_task(world.controller.control())
+    await until(lambda: world.event("control_failed") > 1)
+    world.decided = [Load("h", "m", "demand")]
+    await until(lambda: world.commands != [])
+    control.cancel()
+    await world.controller.leave()
+
+
+async def test_a_wanted_model_is_announced_and_decided_on_at_once(memory_bus: MemoryBus) -> None:
+    world = await holding(memory_bus, models_tick_s=60.0)
+    heard: list[RouterAlive] = []
+
+    async def hear(message: Message) -> None:
+        heard.append(decode(message.data, RouterAlive))
+
+    await memory_bus.subscribe(subjects.ROUTER_ALIVE, hear)
+    control = asyncio.create_task(world.controller.control())
+    await asyncio.sleep(0.05)
+    assert world.seen == []
+    world.models.demand.note("m", ("t", "r"), world.now)
+    world.context.wanted.set()
+    await until(lambda: world.seen != [] and heard != [])
+    assert heard[0].wanted == {"m": 1}
+    assert world.seen[-1].demand["m"].requests == 1
+    world.context.wanted.set()  # by another router's news: nothing is new here
+    await until(lambda: len(world.seen) == 2)
+    assert len(heard) == 1
+    control.cancel()
 
 
 async def test_models_of_a_silent_host_are_no_longer_refused_as_too_large(memory_bus: MemoryBus) -> None:
