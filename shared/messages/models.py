@@ -99,8 +99,8 @@ class StartGroup(Wire, frozen=True, kw_only=True):
     """Commands a host's agent to start one more group of a model.
 
     Attributes:
-        running: Groups of the model that the controller has seen there: with another number the agent
-            refuses, so that no command is carried out twice.
+        running: Groups of the model that the controller has seen there, those that end included: with
+            another number the agent refuses, so that no command is carried out twice.
         epoch: Of the controller's lease; the agent refuses one that is lower than it has heard.
         reason: For logs and `ryz models status`.
     """

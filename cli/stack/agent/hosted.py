@@ -76,8 +76,8 @@ class HostedModels:
             raise CommandRefused(f"this host does not offer model {command.model!r}")
         running = [one for one in self.groups.values() if one.model == command.model]
         working = [one for one in running if not one.stopping]
-        if command.running != len(working):
-            raise CommandRefused(f"{len(working)} groups of it run here, not {command.running}")
+        if command.running != len(running):
+            raise CommandRefused(f"{len(running)} groups of it run here, not {command.running}")
         if len(working) >= offer.most_groups or offer.wish == "unload":
             raise CommandRefused("no more groups of it may run")
         if offer.failure and now < offer.retry_at:

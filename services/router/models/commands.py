@@ -6,12 +6,13 @@ rest on what was there before.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import structlog
 
 from services.router.context import RouterContext
 from services.router.domain.models.assumed import Sent
-from services.router.domain.models.control_state import Load, Stop
+from services.router.domain.models.control_state import Load, ModelFleet, Stop
 from services.router.models.lease import ControllerLease
 from shared import subjects
 from shared.bus.endpoint import call
@@ -43,9 +44,9 @@ class HostCommands:
         """Commands whose effect is not in the reports yet."""
         return list(self._under_way.values())
 
-    def send(self, host: str, actions: Sequence[Load | Stop]) -> None:
-        """Sends the actions for one host, which has to be free."""
-        task = asyncio.create_task(self._send_all(host, actions), name=f"command host {host}")
+    def send(self, host: str, actions: Sequence[Load | Stop], view: ModelFleet) -> None:
+        """Sends the actions for one host, which has to be free; `view` is what they were decided on."""
+        task = asyncio.create_task(self._send_all(host, actions, view), name=f"command host {host}")
         self._busy[host] = task
         task.add_done_callback(lambda done: self._done(host, done))
 
@@ -61,12 +62,14 @@ class HostCommands:
         self._busy.pop(host, None)
         self._under_way.pop(host, None)
 
-    async def _send_all(self, host: str, actions: Sequence[Load | Stop]) -> None:
+    async def _send_all(self, host: str, actions: Sequence[Load | Stop], view: ModelFleet) -> None:
         for action in actions:
-            if not self._lease.is_held(self._clock()) or not await self._send(host, action):
+            if not self._lease.is_held(self._clock()):
+                return
+            if not await self._send(host, action, stop_facts(action, view)):
                 return
 
-    async def _send(self, host: str, action: Load | Stop) -> bool:
+    async def _send(self, host: str, action: Load | Stop, facts: dict[str, Any]) -> bool:
         """Sends one action and waits until it shows; returns whether the next one may follow."""
         now_there, epoch = self._report(host), self._lease.epoch
         if now_there is None:
@@ -77,14 +80,10 @@ class HostCommands:
             command: StartGroup | StopGroup = StartGroup(
                 model=action.model, running=running, epoch=epoch, reason=action.reason
             )
-            facts = {"model": action.model}
+            facts["model"] = action.model
         else:
             kind, subject = "stop", subjects.stop_group(host)
             command = StopGroup(group=action.group, epoch=epoch, reason=action.reason)
-            there = _group(now_there, action.group)
-            facts = {"group": action.group, "model": there.model if there is not None else ""}
-            if action.wanted_by:
-                facts["wanted_by"] = action.wanted_by
         facts |= {"host": host, "reason": action.reason}
         self._under_way[host] = Sent(action, command.running if isinstance(command, StartGroup) else 0)
         try:
@@ -119,6 +118,27 @@ class HostCommands:
     def _report(self, host: str) -> HostReport | None:
         view = self._offered.host(host)
         return view.report if view is not None else None
+
+
+def stop_facts(action: Load | Stop, view: ModelFleet) -> dict[str, Any]:
+    """What is logged of a group that is stopped: what it had to do, and who wanted its model."""
+    if isinstance(action, Load):
+        return {}
+    facts: dict[str, Any] = {"group": action.group}
+    if action.wanted_by:
+        facts["wanted_by"] = action.wanted_by
+    groups = (group for host in view.hosts if host.name == action.host for group in host.groups)
+    group = next((group for group in groups if group.name == action.group), None)
+    if group is not None:
+        demand = view.demand.get(group.model)
+        wanted = demand.requests if demand is not None else 0
+        facts |= {
+            "model": group.model,
+            "busy": group.busy,
+            "wanted": wanted,
+            "idle_s": round(group.idle_s, 1),
+        }
+    return facts
 
 
 def _group(report: HostReport, name: str) -> HostedGroup | None:

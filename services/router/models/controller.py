@@ -78,7 +78,7 @@ class ModelController:
                 by_host.setdefault(action.host, []).append(action)
         for host, ones in by_host.items():
             if self._commands.is_free(host):
-                self._commands.send(host, ones)
+                self._commands.send(host, ones, view)
 
     async def leave(self) -> None:
         """Commands no more, and gives the lease back."""

@@ -106,8 +106,10 @@ def test_a_group_that_ends_keeps_its_memory_and_its_name_until_it_is_gone() -> N
     assert (group.phase, group.charged_bytes, group.load_ms, group.age_ms) == ("stopping", FIRST, 1500, 2000)
     with pytest.raises(CommandRefused, match="is ending already"):
         host.stop(StopGroup(group="g2", epoch=1))
-    with pytest.raises(CommandRefused, match="still ending"):
+    with pytest.raises(CommandRefused, match="1 groups of it run here, not 0"):
         start(host, "b")
+    with pytest.raises(CommandRefused, match="still ending"):
+        start(host, "b", 1)
     host.note_gone("g2", "", 3.0)
     assert start(host, "b", now=3.0) == "g2"
     with pytest.raises(CommandRefused, match="does not run here"):
