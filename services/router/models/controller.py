@@ -41,7 +41,7 @@ class ModelController:
         self._repeated = RepeatedLog(log)
         self._models = context.state.models
         self._clock = context.clock
-        self._wanted = context.wanted
+        self._models_changed = context.models_changed
         self._tick_s = context.settings.constants.models_tick_s
         self._pause_s = context.settings.constants.models_pause_s
 
@@ -50,8 +50,8 @@ class ModelController:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._tick_s):
-                    await self._wanted.wait()
-            self._wanted.clear()
+                    await self._models_changed.wait()
+            self._models_changed.clear()
             await self._presence.announce_wanted()
             try:
                 self.tick(self._clock())

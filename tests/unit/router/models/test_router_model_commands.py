@@ -114,11 +114,11 @@ async def test_a_wanted_model_is_announced_and_decided_on_at_once(memory_bus: Me
     await asyncio.sleep(0.05)
     assert world.seen == []
     world.models.demand.note("m", ("t", "r"), world.now)
-    world.context.wanted.set()
+    world.context.models_changed.set()
     await until(lambda: world.seen != [] and heard != [])
     assert heard[0].wanted == {"m": 1}
     assert world.seen[-1].demand["m"].requests == 1
-    world.context.wanted.set()  # by another router's news: nothing is new here
+    world.context.models_changed.set()  # by another router's news: nothing is new here
     await until(lambda: len(world.seen) == 2)
     assert len(heard) == 1
     control.cancel()

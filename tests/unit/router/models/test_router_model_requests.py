@@ -59,11 +59,11 @@ async def test_a_request_is_demand_until_a_group_gets_it(world: Asked) -> None:
     refused = await world.ask()
     assert refused is not None
     assert refused.data["reason"] == "waking"
-    assert world.context.wanted.is_set()
-    world.context.wanted.clear()
+    assert world.context.models_changed.is_set()
+    world.context.models_changed.clear()
     await world.ask()
     await world.ask(request_id="r2")
-    assert not world.context.wanted.is_set()  # it was wanted already
+    assert not world.context.models_changed.is_set()  # it was wanted already
     assert world.models.demand.own(world.now) == {"m": 2}
     world.report(offer("m"), groups=[hosted("g0", "m")])
     world.context.fleet.observe(beat(1), world.now)
