@@ -13,9 +13,11 @@ from cli.command_groups import command_group
 from cli.command_options import with_options
 from cli.models.convert.command import convert
 from cli.models.fleet_plan import plan
+from cli.models.running import commands as running
 
 app = command_group(
-    "List, fetch, look at, convert and remove models. A NAME is one of the catalogue, or "
+    "List, fetch, look at, convert and remove models; load and unload those of a running fleet. "
+    "A NAME is one of the catalogue, or "
     "hf:OWNER/NAME[@REVISION][/FILE.gguf] on the Hugging Face Hub. They are kept in RYZ_MODELS_DIR, or in "
     "the user's cache directory. Exit codes: 1 it failed, 2 wrong usage, no such model, or a damaged one.",
 )
@@ -143,6 +145,10 @@ def remove_model(
     with locked(target, lambda: err.print(f"Another process is fetching {name}: waiting for it.")):
         freed = discard(target)
     out.print(f"Removed {name}: {in_bytes(freed)} are free again.", soft_wrap=True)
+
+
+for command in (running.status, running.load, running.wake, running.sleep, running.unload, running.scale):
+    app.command(command.__name__)(command)
 
 
 def users_of(target: Path) -> list[int]:

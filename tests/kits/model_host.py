@@ -21,7 +21,7 @@ def state_of(name: str, phase: Phase, *, ready: int | None = None, **values: obj
         groups_ready=groups,
         groups=groups,
         most_groups=2,
-        first_bytes=1000,
+        first_bytes=300 * 2**20,
     )
     return msgspec.structs.replace(made, **values)
 

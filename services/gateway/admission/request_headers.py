@@ -14,6 +14,7 @@ from shared.messages.base import ID_PATTERN, NAME_PATTERN, NAME_RULE
 
 SESSION_HEADERS = (b"x-session-id", b"x-dynamo-session-id", b"x-smg-routing-key")
 STREAM_GRACE = b"x-stream-grace"
+PROGRESS = b"x-ryz-progress"
 # what a call may say beside its body, its key and its trace: every transport takes these, each at most once
 CALL_HEADERS = frozenset(
     {
@@ -138,6 +139,20 @@ def stream_grace_s(headers: RawHeaders, *, default_s: float, max_s: float) -> fl
             param="x-stream-grace",
         )
     return min(wanted_s, max_s)
+
+
+def wants_progress(headers: RawHeaders) -> bool:
+    """Whether a stream shows what it waits for, before its first event, as comments.
+
+    Raises:
+        InvalidRequest: The header is neither true nor false.
+    """
+    raw = headers.get(PROGRESS, b"false").strip().lower()
+    if raw not in {b"true", b"false"}:
+        raise InvalidRequest(
+            f"`x-ryz-progress` is true or false, got {_text(raw)[:32]!r}", param="x-ryz-progress"
+        )
+    return raw == b"true"
 
 
 def _text(raw: bytes) -> str:

@@ -136,6 +136,10 @@ class Answer:
         self._grace_s, self._known = grace_s, known
         self.running.check_running()
 
+    def waits_for(self) -> str:
+        """See `CallAnswer`."""
+        return next(filter(None, (stream.waits_for for stream in self.running.streams)), "")
+
     async def __aenter__(self) -> Self:
         failure: BaseException | None = None
         self.running.begin()

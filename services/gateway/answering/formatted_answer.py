@@ -46,6 +46,10 @@ class CallAnswer(Protocol):
         """The events of the answer, from the one after `last` on."""
         ...
 
+    def waits_for(self) -> str:
+        """What a generation waits for whose model is to be loaded; empty: none does."""
+        ...
+
 
 class FormattedAnswer(Answer):
     """The answer that generations give; see `Answer` for what it is read from.
@@ -167,3 +171,7 @@ class MadeAnswer:
         events = self._started.call.events
         assert events is not None
         return events(self._started)
+
+    def waits_for(self) -> str:
+        """See `CallAnswer`: it begins at once, whatever runs it."""
+        return ""

@@ -131,6 +131,13 @@ class GenerationStream:
         return self.state.answer.session
 
     @property
+    def waits_for(self) -> str:
+        """What a request waits for whose model is to be loaded, as the routers say it; empty: for nothing."""
+        lifecycle = self.state.lifecycle
+        refusal = lifecycle.attempts.refusal
+        return refusal.message if lifecycle.wait.wakes and refusal is not None else ""
+
+    @property
     def unread(self) -> int:
         """The approximate memory of the frames that were not read, in bytes."""
         return self.state.answer.unread_bytes

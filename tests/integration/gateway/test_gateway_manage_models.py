@@ -108,11 +108,54 @@ async def test_a_request_outlasts_the_wait_for_routers_while_its_model_loads() -
         assert late.headers["retry-after"] == "1"
 
 
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
+async def test_a_stream_shows_on_request_what_it_waits_for(path: str) -> None:
+    chat = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "stream": True}
+    wanted = {"X-Ryz-Progress": "true"}
+    async with hosting() as (gateway, _, http):
+        gateway.fleet.waking = 20  # about 1.3 s
+        shown = await http.post(path, json=chat, headers=wanted)
+        assert shown.status_code == 200
+        lines = [line for line in shown.text.splitlines() if line]
+        comments = [line for line in lines if line.startswith(":")]
+        assert set(comments) == {": waiting: model 'demo' is loading"}
+        assert len(comments) in {1, 2}
+        assert lines[: len(comments)] == comments
+        usual = (await http.post(path, json=chat)).text
+        assert len(lines) - len(comments) == len([line for line in usual.splitlines() if line])
+
+        gateway.fleet.waking = 20
+        assert ": waiting" not in (await http.post(path, json=chat)).text
+        gateway.fleet.waking = 1_000_000
+        limit = {"X-Request-Timeout": "2.6"}
+        late = await http.post(path, json=chat, headers=wanted | limit)
+        assert late.status_code == 200
+        assert "is loading (waited" in late.text.splitlines()[-2]
+        assert (await http.post(path, json=chat, headers=limit)).status_code == 503
+        gateway.fleet.waking = 0
+        wrong = await http.post(path, json=chat, headers={"X-Ryz-Progress": "yes"})
+        assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "x-ryz-progress")
+
+
+async def test_a_caller_that_leaves_while_it_is_shown_progress_ends_its_request() -> None:
+    chat = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "stream": True}
+    async with hosting() as (gateway, _, http):
+        gateway.fleet.waking = 1_000_000
+        async with http.stream(
+            "POST", "/v1/chat/completions", json=chat, headers={"X-Ryz-Progress": "true"}
+        ) as answer:
+            async for line in answer.aiter_lines():
+                assert line == ": waiting: model 'demo' is loading"
+                break
+        await gateway.wait_idle()
+        assert gateway.metric("ryz_client_waiting_requests") == 0
+
+
 async def test_an_operator_loads_scales_and_unloads() -> None:
     async with hosting() as (gateway, host, http):
         listed = (await http.get(MANAGE)).json()["data"]
         assert [one["id"] for one in listed] == ["demo", "lost", "second"]
-        assert listed[2]["memory"] == {"charged_bytes": 0, "first_bytes": 1000}
+        assert listed[2]["memory"] == {"charged_bytes": 0, "first_bytes": 300 * 2**20}
 
         told = await http.post(f"{MANAGE}/two/load")
         assert (told.status_code, told.json()["id"], told.json()["status"]["phase"]) == (

@@ -4,6 +4,9 @@ The headers wait for the first text, within a bound, so that a refusal is an HTT
 text that is ready goes out in one write.
 """
 
+import asyncio
+from collections.abc import Callable
+
 from services.gateway.admission.errors.refusals import ErrorAnswer, Headers
 from services.gateway.answering.events.source import EventSource
 from services.gateway.transports.http.exchange import HttpExchange
@@ -15,12 +18,16 @@ EVENT_HEADERS: Headers = [
 ]
 
 
+PROGRESS_S = 1.0  # between two comments about what a stream waits for
+
+
 async def send_events(
     events: EventSource,
     exchange: HttpExchange,
     *,
     header_wait_s: float,
     ids: bool,
+    progress: Callable[[], str] | None = None,
 ) -> None:
     """Sends all events of an answer.
 
@@ -29,6 +36,8 @@ async def send_events(
         exchange: Its reply gets them; after an error `reply.started` tells whether a status was sent.
         header_wait_s: Seconds that the headers wait for the first text.
         ids: The events have ids.
+        progress: Says what the answer waits for before it is accepted; empty: for nothing. The caller gets
+            that as comments, so that a refusal which follows is an event. None: it is not said.
 
     Raises:
         RyzError: A generation failed.
@@ -39,8 +48,36 @@ async def send_events(
         return encoded_event(events.failure(failed))
 
     exchange.write_failure = write_failure
-    await events.open(header_wait_s)
-    await reply.start_stream([*EVENT_HEADERS, *exchange.caller.outcome.headers()])
+    if progress is None:
+        await events.open(header_wait_s)
+    else:
+        await _open_with_progress(events, exchange, header_wait_s, progress)
+    if not reply.started:
+        await _start(exchange)
     while not events.ended:
         batch = await events.next_batch()
         await reply.send_part(encoded_batch(batch, ids=ids, numbered=events.numbered), more=not events.ended)
+
+
+async def _start(exchange: HttpExchange) -> None:
+    await exchange.reply.start_stream([*EVENT_HEADERS, *exchange.caller.outcome.headers()])
+
+
+async def _open_with_progress(
+    events: EventSource, exchange: HttpExchange, header_wait_s: float, progress: Callable[[], str]
+) -> None:
+    """Opens the events; sends a comment each `PROGRESS_S` that the answer waits."""
+    opening = asyncio.create_task(events.open(header_wait_s))
+    try:
+        while True:
+            await asyncio.wait({opening}, timeout=PROGRESS_S)
+            if opening.done():
+                return opening.result()
+            if said := progress():
+                if not exchange.reply.started:
+                    await _start(exchange)
+                comment = " ".join(f"waiting: {said}".split()).encode()
+                await exchange.reply.send_part(encoded_event((comment, b"")), more=True)
+    finally:
+        opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)

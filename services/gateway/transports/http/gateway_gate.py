@@ -7,14 +7,14 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from services.gateway.admission.quota import Quota
-from services.gateway.admission.request_headers import CALL_HEADERS, STREAM_GRACE
+from services.gateway.admission.request_headers import CALL_HEADERS, PROGRESS, STREAM_GRACE
 from services.gateway.settings import GatewaySettings
 from shared.web.faults import MALFORMED, SINGLE_HEADERS
 from shared.web.gate import Gate
 from shared.web.open_files import raise_limit
 
 # our own headers that a request may have once
-_OWN_HEADERS = CALL_HEADERS | {b"last-event-id", b"traceparent", b"x-api-key", STREAM_GRACE}
+_OWN_HEADERS = CALL_HEADERS | {b"last-event-id", b"traceparent", b"x-api-key", STREAM_GRACE, PROGRESS}
 
 
 def gateway_gate(settings: GatewaySettings, registry: CollectorRegistry) -> Gate:

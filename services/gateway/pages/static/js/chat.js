@@ -263,12 +263,29 @@ at("starters").append(...STARTERS.map((words) => element("li", {}, element("butt
 }))));
 onSaved(() => { tell(""); load(); });
 
+// A model that a host loads and puts to sleep has a state; the others are ready.
+const nameOf = ({ id, status }) => (status && status.phase !== "ready" ? `${id} (${status.phase})` : id);
+const STATES_MS = 3000;
+let looks = 0;
+
+async function showStates() {
+  if (!document.hidden) {
+    try {
+      const found = new Map((await json("/v1/models")).data.map((one) => [one.id, one]));
+      for (const option of model.options) if (found.has(option.value)) option.textContent = nameOf(found.get(option.value));
+    } catch { /* the next question may be answered */ }
+  }
+  looks = setTimeout(showStates, STATES_MS);
+}
+
 async function load() {
   try {
-    const names = (await json("/v1/models")).data.map((one) => one.id);
-    model.replaceChildren(...names.map((name) => element("option", { value: name, textContent: name })));
+    const models = (await json("/v1/models")).data, names = models.map((one) => one.id);
+    model.replaceChildren(...models.map((one) => element("option", { value: one.id, textContent: nameOf(one) })));
     const chosen = store.settings.read().model;
     if (names.includes(chosen)) model.value = chosen;
+    clearTimeout(looks);
+    if (models.some((one) => one.status)) looks = setTimeout(showStates, STATES_MS);
     if (!names.length) tell("No group serves a model yet.", "wait", button("Look again", () => { tell(""); load(); }));
     showSessions();
   } catch (error) { fail(error); }

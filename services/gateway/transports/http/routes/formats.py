@@ -1,5 +1,6 @@
 """The HTTP routes of calls with a body: a body becomes a call, and the parts of its answer become bytes."""
 
+from services.gateway.admission.request_headers import wants_progress
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.format import Format
 from services.gateway.answering.run_call import Answering
@@ -13,6 +14,7 @@ def format_route(form: Format, context: GatewayContext, answering: Answering) ->
 
     async def answer_call(exchange: HttpExchange) -> None:
         raw, caller = await take_body(exchange), exchange.caller
+        shows_progress = wants_progress(caller.headers)
         call = await answering.read_call(raw, caller, form)
         del raw
         async with await answering.run_call(call, caller) as answer:
@@ -22,6 +24,12 @@ def format_route(form: Format, context: GatewayContext, answering: Answering) ->
                 return
             wait_s = context.settings.constants.header_wait_s
             with context.metrics.open_stream:
-                await send_events(answer.events(), exchange, header_wait_s=wait_s, ids=answer.event_ids)
+                await send_events(
+                    answer.events(),
+                    exchange,
+                    header_wait_s=wait_s,
+                    ids=answer.event_ids,
+                    progress=answer.waits_for if shows_progress else None,
+                )
 
     return HttpRoute(form.path, context, answer_call)

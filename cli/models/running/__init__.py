@@ -1,0 +1,1 @@
+"""`ryz models status`, `load`, `wake`, `sleep`, `unload` and `scale`: the models of a running fleet."""

@@ -1,0 +1,111 @@
+"""`ryz models status`, `load`, `unload` and so on, against a host's agent on a real broker."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from typer.testing import CliRunner, Result
+
+from cli.__main__ import app
+from cli.console import CommandError
+from shared.bus.nats import NatsBus
+from shared.client import ModelsClient, ModelWish
+from shared.errors import ModelNotFound, Unavailable
+from tests.kits.model_host import ModelHost, state_of
+
+Ryz = Callable[..., Awaitable[Result]]
+
+
+@pytest.fixture
+def ryz(nats_url: str, tmp_path: Path) -> Ryz:
+    """Runs the command in a thread, in a directory without a running stack."""
+
+    async def run(*args: str, url: str = nats_url) -> Result:
+        words = ["models", *args, "--nats-url", url, "--state-dir", str(tmp_path)]
+        result: Result = await asyncio.to_thread(CliRunner().invoke, app, words)
+        return result
+
+    return run
+
+
+@pytest_asyncio.fixture
+async def host(nats_bus: NatsBus) -> ModelHost:
+    """A host of three models, and what routers say of them."""
+    offered = [
+        state_of("small", "ready", charged_bytes=3 * 2**20, pinned=True),
+        state_of("second", "asleep", aliases=["two"], waiting=4, load_s=0.5),
+        state_of("lost", "failed", why="no such file", retry_s=20.0),
+    ]
+    found = await ModelHost(nats_bus, offered).start(as_router=True)
+    await nats_bus.flush()
+    return found
+
+
+def refused(result: Result, exit_code: int) -> str:
+    assert isinstance(result.exception, CommandError), result.output
+    assert result.exception.exit_code == exit_code, result.exception
+    return str(result.exception)
+
+
+async def test_the_table_of_models(ryz: Ryz, host: ModelHost) -> None:
+    rows = [line.split() for line in (await ryz("status")).stdout.splitlines()]
+    assert rows[0] == ["model", "aliases", "state", "groups", "waiting", "memory", "load", "why"]
+    assert " ".join(rows[1]) == "lost failed 0/0 0 (300 MiB) - no such file, again in 20 s"
+    assert " ".join(rows[2]) == "second two asleep 0/0 4 (300 MiB) 0.5 s"
+    assert " ".join(rows[3]) == "small ready 1/1 0 3 MiB - pinned"
+    data = json.loads((await ryz("status", "--json")).stdout)["data"]
+    assert [(one["name"], one["phase"], one["waiting"]) for one in data] == [
+        ("lost", "failed", 0), ("second", "asleep", 4), ("small", "ready", 0)
+    ]  # fmt: skip
+
+
+async def test_a_model_is_loaded_scaled_and_unloaded(ryz: Ryz, host: ModelHost) -> None:
+    host.load_s = 1.0  # longer than the time between two questions, so that the way is seen
+    loaded = await ryz("load", "two")
+    assert "second is ready: 1 group" in loaded.stdout
+    assert "second: loading, 0 of 0 groups ready" in loaded.stderr
+    host.load_s = 0.05
+    scaled = await ryz("scale", "second", "2", "--json")
+    assert json.loads(scaled.stdout)["groups_ready"] == 2
+    assert "at most 2 groups are allowed, not 3" in refused(await ryz("scale", "second", "3"), 1)
+    assert "No group of second runs any more: it is asleep" in (await ryz("sleep", "second")).stdout
+    assert (
+        "second is asleep; the wish to wake it is noted" in (await ryz("wake", "second", "--no-wait")).stdout
+    )
+    assert "it is absent" in (await ryz("unload", "second")).stdout
+    assert [wish.action for wish in host.wishes] == [
+        "load", "scale", "scale", "sleep", "wake", "unload"
+    ]  # fmt: skip
+
+
+async def test_what_goes_wrong_is_one_sentence(ryz: Ryz, host: ModelHost) -> None:
+    unknown = refused(await ryz("load", "none"), 2)
+    assert unknown == "No host offers model 'none'; models that are: lost, second, small."
+    host.load_s = 30.0
+    late = refused(await ryz("load", "second", "--timeout", "0.5"), 1)
+    assert late.startswith("After 0.5 s second is loading, 0 of 0 groups ready")
+    host.load_s, host.fails = 0.05, "the file is damaged"
+    assert refused(await ryz("load", "second"), 1) == "second could not be loaded: the file is damaged."
+    host.offered.clear()
+    assert "ryz up --models" in refused(await ryz("load", "second"), 1)
+    assert "No host loads models here" in (await ryz("status")).stdout
+    nowhere = refused(await ryz("status", url="nats://127.0.0.1:9"), 1)
+    assert "No broker answers at nats://127.0.0.1:9" in nowhere
+    for task in host.tasks:
+        task.cancel()
+
+
+async def test_a_wait_outlasts_a_router_that_restarts(nats_bus: NatsBus) -> None:
+    """While no router answers the wait goes on, and ends with the state that the next one knows."""
+    wish, client = ModelWish("second", "load"), ModelsClient(nats_bus)
+    with pytest.raises(Unavailable):
+        await client.wait_until_met(wish, 0.5)
+    waiting = asyncio.create_task(client.wait_until_met(wish, 30.0))
+    await asyncio.sleep(0.3)
+    await ModelHost(nats_bus, [state_of("second", "ready")]).start(as_router=True)
+    assert (await waiting).phase == "ready"
+    with pytest.raises(ModelNotFound):
+        await client.wait_until_met(ModelWish("none", "sleep"), 5.0)
