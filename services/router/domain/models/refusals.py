@@ -12,7 +12,7 @@ from shared.messages.models import Phase
 WAKING = "waking"
 _DOES: dict[Phase, str] = {
     "loading": "is loading",
-    "draining": "makes room, and is loaded again",
+    "draining": "is being put to sleep, and is woken again",
     "asleep": "is asleep, and is being woken",
     "absent": "is not loaded yet, and is about to be",
 }
