@@ -1,10 +1,8 @@
 """A model is loaded and unloaded again and again beside traffic for another one: nothing is left behind."""
 
-import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +12,7 @@ import pytest
 import redis
 
 from cli.stack.agent.group_memory import process_bytes
+from cli.stack.host.kv_pool import DIRECTORY
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack, wait_for
 
@@ -52,7 +51,7 @@ class Holdings:
         bytes: Memory (PSS) of the same.
         processes: Of the whole stack.
         connections: Sockets of the broker.
-        shared: Files in shared memory that the stack's processes made.
+        shared: Files in shared memory with KV of groups.
         keys: Of both stores.
     """
 
@@ -76,15 +75,9 @@ def holdings(stack: Stack) -> Holdings:
         bytes={name: process_bytes(one.pid) for name, one in lasting.items()},
         processes=len(lasting["supervisor"].children(recursive=True)),
         connections=len(lasting["nats"].net_connections("tcp")),
-        shared=sum(1 for _ in Path("/dev/shm").iterdir() if _is_ours(_)),
-        keys=sum(int(store.dbsize()) for store in stores),  # type: ignore[arg-type]
+        shared=len(list(Path(psutil.Process(stack.pid_of("worker-g0")).environ()[DIRECTORY]).iterdir())),
+        keys=sum(store.info("keyspace").get("db0", {}).get("keys", 0) for store in stores),
     )
-
-
-def _is_ours(file: Path) -> bool:
-    with suppress(OSError):
-        return file.stat().st_uid == os.geteuid() and file.name.startswith(("ryz-", "psm_", "torch_"))
-    return False
 
 
 class Traffic:
