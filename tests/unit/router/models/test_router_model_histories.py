@@ -16,7 +16,10 @@ NAMES = ("a", "b", "c", "d", "e")
 Event = tuple[float, str, int, int]  # after so many seconds: what, for which model or group, a number
 WISHES: tuple[Wish, ...] = ("load", "sleep", "unload", "load")
 UNUSED_S = 11.0  # after its load a group waits so long for a first request
-EVENTS = ("request", "request", "burst", "burst", "steady", "steady", "calm", "kill", "fail", "wish", "scale")
+EVENTS = (
+    *("request", "request", "burst", "burst", "steady", "steady", "calm"),
+    *("kill", "kill leader", "fail", "wish", "scale", "budget"),
+)
 
 
 @st.composite
@@ -73,6 +76,10 @@ def happen(run: Simulation, event: Event) -> None:
             run.steady.discard(model)
         case "kill":
             run.kill(number)
+        case "kill leader":
+            run.kill_leader(number)
+        case "budget":
+            run.change_budget(which, number - 3)
         case "fail":
             run.fail_next(model, 0.5 + number)
         case "wish":
@@ -91,7 +98,7 @@ def come_to_rest(run: Simulation) -> None:
     run.steady.clear()
     quiet_s, needed_s = 0.0, UNUSED_S + max(model.load_s for model in run.models.values())
     for _ in range(round(2 * run.rest_s() / STEP_S)):
-        quiet_s = 0.0 if run.step() or any(run.waiting.values()) else quiet_s + STEP_S
+        quiet_s = 0.0 if run.step() or run.requests() else quiet_s + STEP_S
         if quiet_s >= needed_s:
             return
     raise AssertionError(f"it does not come to rest: {run.actions[-10:]}")
