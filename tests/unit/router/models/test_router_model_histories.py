@@ -1,7 +1,8 @@
 """Random histories of demand, failures, deaths, wishes and budgets in virtual time: what must always hold.
 
 Each step of `Simulation` asserts that no host is over its budget, that no stop is forbidden, and that no
-model waits longer than its bound; `make chaos` runs 10,000 histories.
+model waits longer than its bound; `make chaos` runs 10,000 histories. Each death, failure and wish makes the
+bound longer, so a second test has none of them.
 """
 
 from hypothesis import given, settings, target
@@ -60,6 +61,10 @@ EVENT = st.tuples(
     st.integers(0, 7),
 )
 
+REQUESTS = st.tuples(
+    st.just(3.0), st.sampled_from(["request", "burst"]), st.integers(0, 4), st.integers(0, 7)
+)
+
 
 def happen(run: Simulation, event: Event) -> None:
     _, what, which, number = event
@@ -116,3 +121,16 @@ def test_a_fleet_in_any_history(run: Simulation, events: list[Event]) -> None:
         for model in host.models:
             if model.sleep_s and host.wishes.get(model.name) != "unload":
                 assert len(host.running(model.name)) <= model.kept, "idle groups end"
+
+
+@settings(max_examples=scaled(12, 1_000))
+@given(fleets(), st.sets(st.sampled_from(NAMES), min_size=2), st.lists(REQUESTS, max_size=20))
+def test_no_model_starves(run: Simulation, steady: set[str], events: list[Event]) -> None:
+    """Some models always have requests; others get one now and then."""
+    run.steady = steady.intersection(run.models)
+    for event in events:
+        pass_time(run, event[0])
+        happen(run, event)
+    pass_time(run, (1 + len(run.models)) * run.turn_s())
+    target(run.longest_wait)
+    come_to_rest(run)
