@@ -74,4 +74,4 @@ def _rotate(claim: Claim, wanted: Collection[str]) -> list[Load | Stop]:
 
 
 def _loss(drained: list[GroupState]) -> tuple[int, float]:
-    return len(drained), -max(group.ready_s for group in drained)
+    return len(drained), -max((group.ready_s for group in drained), default=0.0)

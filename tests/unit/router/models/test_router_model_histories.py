@@ -109,7 +109,7 @@ def come_to_rest(run: Simulation) -> None:
     raise AssertionError(f"it does not come to rest: {run.actions[-10:]}")
 
 
-@settings(max_examples=scaled(60, 10_000))
+@settings(max_examples=scaled(40, 10_000))
 @given(fleets(), st.lists(EVENT, min_size=5, max_size=40))
 def test_a_fleet_in_any_history(run: Simulation, events: list[Event]) -> None:
     for event in events:
@@ -123,7 +123,7 @@ def test_a_fleet_in_any_history(run: Simulation, events: list[Event]) -> None:
                 assert len(host.running(model.name)) <= model.kept, "idle groups end"
 
 
-@settings(max_examples=scaled(12, 1_000))
+@settings(max_examples=scaled(8, 1_000))
 @given(fleets(), st.sets(st.sampled_from(NAMES), min_size=2), st.lists(REQUESTS, max_size=20))
 def test_no_model_starves(run: Simulation, steady: set[str], events: list[Event]) -> None:
     """Some models always have requests; others get one now and then."""
