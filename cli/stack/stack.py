@@ -21,6 +21,8 @@ from shared.host.oom_kills import oom_kills
 PROBE_INTERVAL_S = 0.1
 HOUSEKEEPING_S = 30.0
 
+OnGone = Callable[[str, int], None]
+
 
 class Stack:
     """The processes of one stack. `start` may be called once."""
@@ -59,7 +61,7 @@ class Stack:
         self._entries = {spec.name: ServiceState(spec.name, model=spec.model) for spec in specs}
         self._ready = {spec.name: asyncio.Event() for spec in specs}
         self._ready_at: dict[str, float] = {}
-        self._on_gone: dict[str, Callable[[str], None]] = {}
+        self._on_gone: dict[str, OnGone] = {}
         self._leaving: set[str] = set()
         self._stop = asyncio.Event()
         self._kill = asyncio.Event()
@@ -115,15 +117,15 @@ class Stack:
         """The process id of a service; 0: it does not run."""
         return next((child.pid for child in self._children if child.spec.name == name and child.running), 0)
 
-    def may_go(self, name: str, on_gone: Callable[[str], None]) -> None:
+    def may_go(self, name: str, on_gone: OnGone) -> None:
         """Let a service end for good without the stack's end.
 
         Args:
-            on_gone: Called when it has, with the reason; empty: it was asked to.
+            on_gone: Called when it has, with the reason and the exit code; empty: it was asked to.
         """
         self._on_gone[name] = on_gone
 
-    def add(self, spec: ServiceSpec, on_gone: Callable[[str], None]) -> None:
+    def add(self, spec: ServiceSpec, on_gone: OnGone) -> None:
         """Start one more service; `on_gone` as for `may_go`."""
         child = ServiceProcess(spec, self._dir.log(spec.name), forks=self._forks)
         self._children.append(child)
@@ -149,9 +151,9 @@ class Stack:
             await self._await_end(child)
         if name in self._on_gone:  # between two of its starts: nothing is to be ended
             self._keeping[name].cancel()
-            self._forget(child, "")
+            self._forget(child, "", 0)
 
-    def _forget(self, child: ServiceProcess, why: str) -> None:
+    def _forget(self, child: ServiceProcess, why: str, code: int) -> None:
         """A service has ended for good."""
         name = child.spec.name
         self._children.remove(child)
@@ -160,7 +162,7 @@ class Stack:
         self._leaving.discard(name)
         self._keeping.pop(name)
         self._save()
-        self._on_gone.pop(name)(why)
+        self._on_gone.pop(name)(why, code)
 
     async def close(self) -> None:
         """Drain in order, and kill what does not end in time; takes about `StackState.stop_s` at most."""
@@ -231,7 +233,7 @@ class Stack:
             now = time.monotonic()
             served_s = now - self._ready_at.pop(child.spec.name, now)
             if child.spec.name in self._leaving:
-                self._forget(child, "")
+                self._forget(child, "", 0)
                 return
             pause = policy.pause_after(code, now, served_s, memory_short=oom_kills() > oom_before)
             hopeless = entry.restarts > 0 and not self._ready[child.spec.name].is_set()
@@ -251,7 +253,7 @@ class Stack:
         after = f" and was started again {restarts} times before" if restarts else ""
         ended = f"{child.spec.name} ended ({explain_exit(code)}){after}"
         if child.spec.name in self._on_gone:
-            self._forget(child, f"{ended}; its log is {child.log}")
+            self._forget(child, f"{ended}; its log is {child.log}", code)
             return
         text = f"{ended}. Its log, {child.log}, ends with:\n{log_tail(child.log)}"
         self._failure.set_exception(CommandError(text))

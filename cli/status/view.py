@@ -34,7 +34,20 @@ def _headline(report: StatusReport) -> str:
     where = f"API {up.url}, model{'s' if len(up.models) > 1 else ''} {', '.join(up.models)}\n" if up else ""
     sessions = report.sessions()
     count = "" if sessions is None else f", {sessions} session{'' if sessions == 1 else 's'}"
-    return f"{where}broker {redact(report.nats_url)}{count}{_read_at_start(report)}"
+    return f"{where}broker {redact(report.nats_url)}{count}{_read_at_start(report)}{_models(report)}"
+
+
+def _models(report: StatusReport) -> str:
+    """The models that hosts offer, by phase, and the router that commands the hosts; empty without any."""
+    routers = report.of_kind("router")
+    phases: dict[str, list[str]] = next(
+        (one.detail["models"] for one in routers if one.detail.get("models")), {}
+    )
+    if not phases:
+        return ""
+    holders = [one.instance_id for one in routers if one.detail.get("models_lease", {}).get("held")]
+    parts = "; ".join(f"{phase}: {', '.join(names)}" for phase, names in sorted(phases.items()))
+    return f"\nmodels {parts} (controller: {', '.join(holders) or 'no router'})"
 
 
 def _read_at_start(report: StatusReport) -> str:

@@ -27,7 +27,8 @@ class RouterContext:
         clock: Returns monotonic seconds.
         spans: Takes the spans of decisions; None: none are recorded.
         timelines: Keeps when requests passed this router.
-        wanted: Set when a model becomes wanted, here or at another router.
+        models_changed: Set when there may be something to load or to end: a model becomes wanted, here or at
+            another router, or a host reports news.
     """
 
     bus: Bus
@@ -40,4 +41,4 @@ class RouterContext:
     clock: Callable[[], float]
     spans: SpanSink | None = None
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
-    wanted: asyncio.Event = field(default_factory=asyncio.Event)
+    models_changed: asyncio.Event = field(default_factory=asyncio.Event)

@@ -49,7 +49,7 @@ class Dispatcher:
         self._decisions = DecisionLog(context.metrics, context.costs, context.spans)
         self._metrics = context.metrics
         self._state = context.state
-        self._wanted = context.wanted
+        self._models_changed = context.models_changed
         self._timelines = context.timelines
         self._repeated = RepeatedLog(log)
         self._sent = 0
@@ -95,7 +95,7 @@ class Dispatcher:
         if refusal is not None:
             key = incoming.asker.tenant, incoming.request_id
             if refusal.reason == WAKING and book.demand.note(model, key, now):
-                self._wanted.set()
+                self._models_changed.set()
             return refusal
         if view.away:
             return usual

@@ -14,6 +14,7 @@ from services.router.domain.groups.balance import imbalance
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.groups.group import Standing
 from services.router.domain.groups.loss import REASONS
+from services.router.domain.models.states import is_resting
 from services.router.state import RouterState
 from shared.messages.fleet import DownReason
 from shared.telemetry.histograms import HistogramFamily
@@ -130,10 +131,14 @@ class FleetCollector(Collector):
         yield states
         serving = GaugeMetricFamily(
             "ryz_router_ready_groups",
-            "Groups of a model that take requests; 0 while it is known and none of them does.",
+            "Groups of a model that take requests; 0 while it is known and none of them does, unless a host "
+            "has put it to sleep.",
             labels=["model"],
         )
-        models = Tally({group.heartbeat.model.name: 0 for group in groups})
+        offered = self._state.models.offered
+        models = Tally(
+            {name: 0 for group in groups if not is_resting(name := group.heartbeat.model.name, offered)}
+        )
         models.update(group.heartbeat.model.name for group in groups if group.standing(now) == "ready")
         for model, count in sorted(models.items()):
             serving.add_metric([model], count)

@@ -23,7 +23,7 @@ class RouterPresence:
         self._bus = context.bus
         self._routers = context.fleet.routers
         self._demand = context.state.models.demand
-        self._wanted = context.wanted
+        self._models_changed = context.models_changed
         self._announced: set[str] = set()  # models that were wanted here when it was said last
         self._metrics = context.metrics
         self._clock = context.clock
@@ -62,7 +62,7 @@ class RouterPresence:
             return
         self._routers.heard(router.router_id, now)
         if self._demand.hear(router.router_id, router.wanted, now):
-            self._wanted.set()
+            self._models_changed.set()
 
     def _report_bad(self, message: Message, error: InvalidRequest) -> None:
         log.warning("bad message", subject=message.subject, error=error.message)

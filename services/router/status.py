@@ -19,6 +19,9 @@ def describe(context: RouterContext, lease: ControllerLease) -> dict[str, Any]:
         "sessions": len(context.state.sessions),
         "groups": [_group(context, group, now) for group in context.fleet.groups()],
         "models": _models(context, now),
+        "models_waiting": {
+            model: one.requests for model, one in context.state.models.demand.demand(now).items()
+        },
         "models_lease": {"holder": lease.holder, "held": lease.is_held(now), "epoch": lease.epoch},
     }
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import httpx
@@ -84,6 +85,10 @@ def phases(http: httpx.Client) -> dict[str, str]:
 
 def await_phase(http: httpx.Client, model: str, phase: str) -> None:
     wait_for(lambda: phases(http)[model] == phase, f"{model} is {phase}")
+
+
+def is_gone(http: httpx.Client, model: str) -> bool:
+    return model not in phases(http)
 
 
 def manage(http: httpx.Client, model: str, action: str, **body: int) -> httpx.Response:
@@ -186,6 +191,25 @@ def test_a_model_that_cannot_be_loaded_says_why_and_the_others_go_on(
     assert "worker-g" in refused.json()["error"]["message"]
     assert said(ask(http, FIRST))
     assert phases(http)[VANISHES] == "failed"
+
+
+def test_a_model_is_added_and_removed_while_the_stack_runs(stack: Stack, http: httpx.Client) -> None:
+    assert ask(http, "extra").status_code == 404
+    added = http.put("/v1/manage/models/extra", json={"source": str(stack.folder / "random"), "threads": 1})
+    assert added.status_code == 202, added.text
+    await_phase(http, "extra", "asleep")
+    said(ask(http, "extra"))
+    twice = http.put("/v1/manage/models/extra", json={"source": "demo"})
+    assert (twice.status_code, twice.headers["x-ryz-reason"]) == (409, "refused_by_host")
+    wrong = http.put("/v1/manage/models/wrong", json={"source": "demo", "grups": 2})
+    assert "did you mean `groups`?" in wrong.json()["error"]["message"]
+    assert http.put("/v1/manage/models/missing", json={"source": "/no/such/model"}).status_code == 202
+    await_phase(http, "missing", "failed")
+    assert "/no/such/model" in http.get("/v1/models/missing").json()["status"]["why"]
+    for model in ("extra", "missing"):
+        assert http.delete(f"/v1/manage/models/{model}").status_code == 202
+        wait_for(partial(is_gone, http, model), f"{model} is gone")
+    assert ask(http, "missing").status_code == 404
 
 
 def test_all_decisions_are_in_the_logs(stack: Stack) -> None:

@@ -36,7 +36,7 @@ class ModelHost:
         load_s: How long a load takes.
         fails: Why loads fail; empty: they do not.
         wishes: What it was told.
-        added: Entries of models that it was given.
+        added: The entries of models that were added.
     """
 
     bus: Bus
@@ -50,7 +50,7 @@ class ModelHost:
     async def start(self, *, as_router: bool = False) -> "ModelHost":
         """Listens for wishes; `as_router`: for questions about models as well."""
         await self.bus.subscribe(subjects.MANAGE_MODEL, self._managed)
-        await self.bus.subscribe(subjects.PUT_MODEL, self._put)
+        await self.bus.subscribe(subjects.PUT_MODEL, self._added)
         if as_router:
             await self.bus.subscribe(subjects.MODELS, self._listed)
         return self
@@ -65,6 +65,17 @@ class ModelHost:
         ready = [state.card for state in self.offered if state.phase == "ready"]
         await self.bus.publish(message.reply, encode(ModelList(models=ready, offered=self.offered)))
 
+    async def _added(self, message: Message) -> None:
+        entry = msgspec.json.decode(decode(message.data, PutModel).entry)
+        self.added.append(entry)
+        taken = entry["name"] in {state.card.name for state in self.offered}
+        refused = f"there is a model {entry['name']!r} already" if taken else ""
+        if not refused:
+            self.offered.append(state_of(entry["name"], "asleep"))
+        await self.bus.publish(
+            message.reply, encode(ModelManaged(model=entry["name"], host="h1", refused=refused))
+        )
+
     async def _managed(self, message: Message) -> None:
         wish = decode(message.data, ManageModel)
         if wish.model not in {state.card.name for state in self.offered}:
@@ -77,16 +88,6 @@ class ModelHost:
             task = asyncio.create_task(self._change(wish))
             self.tasks.add(task)
             task.add_done_callback(self.tasks.discard)
-
-    async def _put(self, message: Message) -> None:
-        entry = msgspec.json.decode(decode(message.data, PutModel).entry)
-        known = entry["name"] in {state.card.name for state in self.offered}
-        refused = f"there is a model {entry['name']!r} already" if known else ""
-        answer = ModelManaged(model=entry["name"], host="h1", refused=refused)
-        if not refused:
-            self.added.append(entry)
-            self.offered.append(state_of(entry["name"], "absent"))
-        await self.bus.publish(message.reply, encode(answer))
 
     async def _change(self, wish: ManageModel) -> None:
         if wish.action == "remove":

@@ -19,6 +19,7 @@ from cli.stack.agent.offers import HostedGroup, HostPlan, make_offers
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import read_entry
 from cli.stack.process import ServiceSpec
+from cli.stack.restarts import MISCONFIGURED
 from cli.stack.stack import Stack
 from shared import subjects
 from shared.bus import Message
@@ -172,10 +173,10 @@ class HostAgent:
             self._hosted.note_ready(group.name, time.monotonic())
             self._changed.set()
 
-    def _on_gone(self, group: str, why: str) -> None:
+    def _on_gone(self, group: str, why: str, code: int) -> None:
         if why:
             self._note(why)
-        self._hosted.note_gone(group, why, time.monotonic())
+        self._hosted.note_gone(group, why, time.monotonic(), final=code == MISCONFIGURED)
         self._changed.set()
 
     async def _measure(self) -> None:

@@ -80,7 +80,7 @@ class HostedModels:
             raise CommandRefused(f"{len(running)} groups of it run here, not {command.running}")
         if len(working) >= offer.most_groups or offer.wish == "unload":
             raise CommandRefused("no more groups of it may run")
-        if offer.failure and now < offer.retry_at:
+        if now < offer.retry_at:
             raise CommandRefused(f"its last load failed: {offer.failure}")
         free_names = [name for name in offer.leaders if name not in self.groups]
         if not free_names:
@@ -134,11 +134,16 @@ class HostedModels:
             group.load_s = max(0.001, now - group.began_at)
         self.offers[group.model].note_ready(group.load_s)
 
-    def note_gone(self, name: str, why: str, now: float) -> None:
-        """A group's processes have ended; `why` is empty if it was told to."""
+    def note_gone(self, name: str, why: str, now: float, *, final: bool = False) -> None:
+        """A group's processes have ended.
+
+        Args:
+            why: Empty if it was told to.
+            final: The next one will end in the same way.
+        """
         offer = self.offers[self.groups.pop(name).model]
         if why:
-            offer.note_failure(why, now)
+            offer.note_failure(why, now, final=final)
         if offer.wish == "sleep" and not any(one.model == offer.model.name for one in self.groups.values()):
             offer.wish = ""
         self._forget(offer)
@@ -166,7 +171,8 @@ class HostedModels:
         elif command.action == "sleep":
             offer.wish = "sleep" if runs else ""
         else:
-            offer.failure, offer.failures, offer.wish = "", 0, "" if runs else "load"
+            offer.forgive()
+            offer.wish = "" if runs else "load"
         return ModelManaged(model=command.model, host=self._host, refused=refused)
 
     def _refuse_wish(self, offer: Offer, command: ManageModel) -> str:

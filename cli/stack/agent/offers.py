@@ -13,6 +13,8 @@ from shared.messages import ModelCard, OfferedModel
 from shared.messages.models import Wish
 
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0  # after a failed load
+# Requests wait for the next try after one failure, as by a kill from outside; after two they are refused.
+FAILURES_TOLD = 2
 NULL_CONTEXT = 4096  # of the null engine, until its leader says what it has
 
 
@@ -45,22 +47,28 @@ class Offer:
     retry_at: float = 0.0
     leaves: bool = False
 
-    def note_failure(self, why: str, now: float) -> None:
-        """A group of it could not be started, or could not be kept."""
+    def note_failure(self, why: str, now: float, *, final: bool) -> None:
+        """A group of it could not be started, or could not be kept; `final` as for `note_gone`."""
         self.failure = why
         self.retry_at = now + backoff_s(self.failures, FIRST_RETRY_S, LAST_RETRY_S)
-        self.failures += 1
+        self.failures += FAILURES_TOLD if final else 1
+
+    def forgive(self) -> None:
+        """It may be tried again at once."""
+        self.failure, self.failures, self.retry_at = "", 0, 0.0
 
     def note_ready(self, load_s: float) -> None:
         """A group of it is ready."""
-        self.load_s, self.failures, self.failure = load_s, 0, ""
+        self.load_s = load_s
+        self.forgive()
         if self.wish == "load":
             self.wish = ""
 
     def report(self, now: float) -> OfferedModel:
         """Return what routers hear of it."""
         entry = self.model.entry
-        retry_s = max(0.0, self.retry_at - now) if self.failure else 0.0
+        retry_s = max(0.0, self.retry_at - now) if self.leaders or not self.failure else LAST_RETRY_S
+        told = self.failures >= FAILURES_TOLD or not self.leaders
         return OfferedModel(
             card=self.card,
             aliases=list(entry.aliases),
@@ -74,7 +82,7 @@ class Offer:
             sleep_ms=round(entry.sleep_after_s * 1000),
             packed=bool(self.leaders),
             wish=self.wish,
-            failure=self.failure[:512],
+            failure=self.failure[:512] if told else "",
             retry_ms=round(retry_s * 1000),
         )
 

@@ -48,7 +48,7 @@ class HostCommands:
         """Sends the actions for one host, which has to be free; `view` is what they were decided on."""
         task = asyncio.create_task(self._send_all(host, actions, view), name=f"command host {host}")
         self._busy[host] = task
-        task.add_done_callback(lambda _: self._done(host))
+        task.add_done_callback(lambda done: self._done(host, done))
 
     async def stop(self) -> None:
         """Sends no more, and waits for the answers that are due."""
@@ -56,7 +56,9 @@ class HostCommands:
             task.cancel()
         await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
-    def _done(self, host: str) -> None:
+    def _done(self, host: str, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            log.error("host not commanded", host=host, exc_info=failure)
         self._busy.pop(host, None)
         self._under_way.pop(host, None)
 

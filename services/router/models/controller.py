@@ -17,6 +17,7 @@ from services.router.domain.models.decision import decide
 from services.router.models.commands import HostCommands
 from services.router.models.lease import ControllerLease
 from services.router.presence import RouterPresence
+from shared.telemetry.repeated import RepeatedLog
 
 log = structlog.get_logger(__name__)
 
@@ -36,9 +37,11 @@ class ModelController:
         self._decide = decide_on
         self._commands = HostCommands(context, lease)
         self._fleet = context.fleet
+        self._metrics = context.metrics
+        self._repeated = RepeatedLog(log)
         self._models = context.state.models
         self._clock = context.clock
-        self._wanted = context.wanted
+        self._models_changed = context.models_changed
         self._tick_s = context.settings.constants.models_tick_s
         self._pause_s = context.settings.constants.models_pause_s
 
@@ -47,10 +50,14 @@ class ModelController:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._tick_s):
-                    await self._wanted.wait()
-            self._wanted.clear()
+                    await self._models_changed.wait()
+            self._models_changed.clear()
             await self._presence.announce_wanted()
-            self.tick(self._clock())
+            try:
+                self.tick(self._clock())
+            except Exception:  # a router that ended for this would take away the loaded models as well
+                self._metrics.event("control_failed")
+                self._repeated.warning("models not decided on", subject="models", exc_info=True)
             await asyncio.sleep(self._pause_s)
 
     def tick(self, now: float) -> None:

@@ -1,11 +1,10 @@
-"""Lists the models that hosts offer, and tells hosts to load, wake, sleep, unload or scale them."""
+"""Lists the models that hosts offer, and tells hosts to load, end, scale, add or remove them."""
 
 import asyncio
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal
-
-import msgspec
+from typing import Any, Literal
 
 from shared import subjects
 from shared.bus import Bus, NoResponders, RequestTimedOut
@@ -13,7 +12,7 @@ from shared.bus.endpoint import call
 from shared.client.calls.model_list import known_models
 from shared.codec import encode
 from shared.errors import Conflict, InvalidRequest, ModelNotFound, RequestTooLarge, Unavailable
-from shared.messages import ManageModel, ModelManaged, ModelState, PutModel, Wire
+from shared.messages import ManageModel, ModelManaged, ModelState, PutModel
 from shared.subjects import Caller
 
 Action = Literal["load", "wake", "sleep", "unload", "scale", "remove"]
@@ -101,58 +100,53 @@ class ModelsClient:
             Unavailable: No host answered, or no router did.
             InvalidRequest: The client is that of a service outside.
         """
-        self._check_ours()
+        self._refuse_outside()
         state = await self.find_model(wish.model)
         asked = ManageModel(model=state.card.name, action=wish.action, groups=wish.groups)
-        answer = await self._ask_hosts(subjects.MANAGE_MODEL, asked, state.card.name)
-        if answer.refused:
-            raise Conflict(answer.refused, reason="refused_by_host")
-        return state
-
-    async def put_model(self, name: str, entry: Mapping[str, object], host: str = "") -> ModelManaged:
-        """Has a host offer one more model until its stack ends; it is found and checked after the answer.
-
-        Args:
-            name: Of the model.
-            entry: Its other fields, as in a models file.
-            host: Which host; empty: the first that answers.
-
-        Raises:
-            RequestTooLarge: The fields do not fit into the message.
-            Conflict: The host refuses, and says why.
-            Unavailable: No host answered.
-            InvalidRequest: The client is that of a service outside.
-        """
-        self._check_ours()
-        asked = PutModel(host=host, entry=msgspec.json.encode({**entry, "name": name}).decode())
-        if len(encode(asked)) > PutModel.max_bytes:
-            raise RequestTooLarge(
-                f"the fields of model {name[:128]!r} take more than {PutModel.max_bytes} bytes"
-            )
-        answer = await self._ask_hosts(subjects.PUT_MODEL, asked, name)
-        if answer.refused:
-            raise Conflict(answer.refused, reason="refused_by_host")
-        return answer
-
-    def _check_ours(self) -> None:
-        if self._caller is not None:
-            raise InvalidRequest(
-                "services outside do not manage models on the bus; use a gateway's /v1/manage/models"
-            )
-
-    async def _ask_hosts(self, subject: str, asked: Wire, model: str) -> ModelManaged:
-        """The first host's answer."""
         try:
-            return await call(self._bus, subject, asked, ModelManaged, timeout_s=ANSWER_S)
+            answer = await call(self._bus, subjects.MANAGE_MODEL, asked, ModelManaged, timeout_s=ANSWER_S)
         except NoResponders:
             raise no_host() from None
         except RequestTimedOut:
             raise Unavailable(
-                f"no host answered for model {model[:128]!r} within {ANSWER_S:g} s; `ryz models status` "
+                f"no host answered for model {state.card.name!r} within {ANSWER_S:g} s; `ryz models status` "
                 "shows whether one still offers it",
                 reason="no_host",
                 retry_after_s=1.0,
             ) from None
+        if answer.refused:
+            raise Conflict(answer.refused, reason="refused_by_host")
+        return state
+
+    async def put_model(self, entry: Mapping[str, Any]) -> ModelManaged:
+        """Has a host offer one more model until its stack ends; it is looked for, or fetched, after that.
+
+        Args:
+            entry: The fields of a model in a models file; `name` and `source` are needed.
+
+        Raises:
+            Conflict: The host refuses, and says why: the entry is wrong, or the name is taken.
+            RequestTooLarge: The entry is too long for a message.
+            Unavailable: No host answered.
+            InvalidRequest: The client is that of a service outside.
+        """
+        self._refuse_outside()
+        asked = PutModel(entry=json.dumps(entry))
+        if len(encode(asked)) > PutModel.max_bytes:
+            raise RequestTooLarge(f"a model is described in at most {PutModel.max_bytes} bytes")
+        try:
+            answer = await call(self._bus, subjects.PUT_MODEL, asked, ModelManaged, timeout_s=ANSWER_S)
+        except (NoResponders, RequestTimedOut):
+            raise no_host() from None
+        if answer.refused:
+            raise Conflict(answer.refused, reason="refused_by_host")
+        return answer
+
+    def _refuse_outside(self) -> None:
+        if self._caller is not None:
+            raise InvalidRequest(
+                "services outside do not manage models on the bus; use a gateway's /v1/manage/models"
+            )
 
     async def wait_until_met(
         self,

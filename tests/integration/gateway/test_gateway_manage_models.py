@@ -187,24 +187,28 @@ async def test_an_operator_loads_scales_and_unloads() -> None:
         assert gateway.running == 0
 
 
-async def test_an_operator_adds_a_model_and_removes_it() -> None:
+async def test_an_operator_adds_and_removes_a_model() -> None:
     async with hosting() as (_, host, http):
-        entry = {"source": "hf:a/b", "groups": 1, "aliases": ["x"]}
-        added = await http.put(f"{MANAGE}/org/new", json=entry)
-        assert (added.status_code, added.json()) == (202, {"id": "org/new", "object": "model", "host": "h1"})
-        assert host.added == [entry | {"name": "org/new"}]
-        assert (await http.get("/v1/models/org/new")).json()["status"]["phase"] == "absent"
-        twice = await http.put(f"{MANAGE}/org/new", json=entry | {"name": "org/new"})
-        assert (twice.status_code, "there is a model" in twice.json()["error"]["message"]) == (409, True)
-        gone = await http.delete(f"{MANAGE}/org/new")
-        assert (gone.status_code, host.wishes[-1].action) == (202, "remove")
-        assert (await http.delete(f"{MANAGE}/org/other")).status_code == 404
-        for body, param in (({}, "source"), ({"source": "x", "name": "y"}, "name")):
-            wrong = await http.put(f"{MANAGE}/org/new", json=body)
-            assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, param)
-        large = await http.put(f"{MANAGE}/org/new", json={"source": "x", "aliases": ["y" * 20_000]})
-        assert large.status_code == 413
-        assert len(host.added) == 1
+        fields = {"source": "hf:acme/small", "groups": 2, "sampling": {"temperature": 0.0}}
+        added = await http.put(f"{MANAGE}/acme/small", json=fields)
+        assert (added.status_code, added.json()) == (
+            202,
+            {"id": "acme/small", "object": "model", "host": "h1"},
+        )
+        assert host.added == [fields | {"name": "acme/small"}]
+        assert (await http.get("/v1/models/acme/small")).json()["status"]["phase"] == "asleep"
+        again = await http.put(f"{MANAGE}/acme/small", json=fields)
+        assert (again.status_code, again.headers["x-ryz-reason"]) == (409, "refused_by_host")
+        removed = await http.delete(f"{MANAGE}/acme/small")
+        assert (removed.status_code, removed.json()["id"]) == (202, "acme/small")
+        assert (await http.get("/v1/models/acme/small")).status_code == 404
+        assert (await http.delete(f"{MANAGE}/acme/small")).status_code == 404
+        for wrong, param in (({}, "source"), ({"source": 1}, "source")):
+            answer = await http.put(f"{MANAGE}/more", json=wrong)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        long = await http.put(f"{MANAGE}/more", json={"source": "x" * 20_000})
+        assert long.status_code == 413
+        assert [wish.action for wish in host.wishes] == ["remove"]
 
 
 @pytest.mark.parametrize(
@@ -285,14 +289,12 @@ async def test_the_routes_are_documented() -> None:
     async with hosting() as (_, _, http):
         paths = (await http.get("/openapi.json")).json()["paths"]
         assert {path for path in paths if path.startswith(MANAGE)} == {
-            f"{MANAGE}{end}"
-            for end in (
-                "",
-                "/{model}",
-                *(f"/{{model}}/{name}" for name in ("load", "wake", "sleep", "unload", "scale")),
-            )
-        }
+            MANAGE, f"{MANAGE}/{{model}}",
+            *(f"{MANAGE}/{{model}}/{name}" for name in ("load", "wake", "sleep", "unload", "scale")),
+        }  # fmt: skip
         body = paths[f"{MANAGE}/{{model}}/scale"]["post"]["requestBody"]
         assert body["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ScaleBody"}
+        document = (await http.get("/openapi.json")).json()["components"]["schemas"]
+        assert {"ScaleBody", "AddedModelBody"} <= set(document)
         wrong = await http.post(f"{MANAGE}/second/restart")
-        assert (wrong.status_code, wrong.headers["allow"]) == (405, "DELETE, OPTIONS, PUT")
+        assert wrong.status_code == 405

@@ -1,6 +1,7 @@
 """Models that hosts load: real routers, the lease in a real Redis, and an agent that runs leaders."""
 
 import asyncio
+import signal
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -177,6 +178,45 @@ async def test_another_router_commands_when_the_holder_of_the_lease_is_killed(
                 nats_bus, subjects.start_group(host.host), late, GroupCommanded, timeout_s=5.0
             )
             assert "is over" in answer.refused
+
+
+async def test_a_holder_that_stood_still_commands_nothing_when_it_goes_on(
+    kvstate: Service, nats_url: str, nats_bus: NatsBus, caller: Caller
+) -> None:
+    first, second, third = (f"{letter}-{uuid4().hex[:8]}" for letter in "abc")
+    async with (
+        agent(nats_bus, first, second, third) as host,
+        router_process(nats_url, nats_bus, f"frozen-{uuid4().hex[:8]}") as frozen,
+    ):
+        assert isinstance(await wait_for(caller, caller.request(model=first)), Accepted)
+        async with router(nats_url, instance_id=f"other-{uuid4().hex[:8]}") as other:
+            await until_offered(other, first, second, third)
+            frozen.send_signal(signal.SIGSTOP)
+            assert isinstance(await wait_for(caller, caller.request(model=second)), Accepted)
+            frozen.send_signal(signal.SIGCONT)
+            assert isinstance(await wait_for(caller, caller.request(model=third)), Accepted)
+            assert [command.model for command in host.started()] == [first, second, third]
+            before, after, last = (command.epoch for command in host.started())
+            assert before < after == last
+            assert [one.refused for one in host.commands] == ["", "", ""]
+
+
+async def test_while_the_lease_cannot_be_claimed_loaded_models_answer_and_others_wait(
+    nats_url: str, redis_url: str, nats_bus: NatsBus, caller: Caller
+) -> None:
+    first, second = f"a-{uuid4().hex[:8]}", f"b-{uuid4().hex[:8]}"
+    async with agent(nats_bus, first, second) as host, router(nats_url, lease_ttl_s=1.0) as service:
+        await until_offered(service, first, second)
+        async with running(nats_url, redis_url):
+            assert isinstance(await wait_for(caller, caller.request(model=first)), Accepted)
+        await until(lambda: not service.status().detail["models_lease"]["held"])
+        waits = asyncio.create_task(wait_for(caller, caller.request(model=second)))
+        assert isinstance(await caller.ask(caller.request(model=first)), Accepted)
+        await until(lambda: bool(service.status().detail["models_waiting"].get(second)))
+        assert not waits.done()
+        assert len(host.commands) == 1
+        async with running(nats_url, redis_url):
+            assert isinstance(await waits, Accepted)
 
 
 async def test_a_router_that_leaves_gives_the_lease_back(

@@ -82,7 +82,7 @@ class ModelTraffic:
         for number, model in enumerate(order):
             body = {
                 "model": model,
-                "messages": [{"role": "user", "content": f"Tell me of number {number}."}],
+                "prompt": f"Tell me of number {number}.",
                 "max_tokens": rng.randint(*tokens),
                 "temperature": 0,
             }
@@ -142,7 +142,7 @@ _End = tuple[int, str, str, str]
 
 
 def _whole(client: httpx.Client, body: dict[str, Any], headers: dict[str, str]) -> _End:
-    answer = client.post("/v1/chat/completions", json=body, headers=headers)
+    answer = client.post("/v1/completions", json=body, headers=headers)
     if answer.status_code != 200:
         return _refusal(answer)
     found = answer.json()
@@ -154,9 +154,7 @@ def _whole(client: httpx.Client, body: dict[str, Any], headers: dict[str, str]) 
 
 
 def _stream(client: httpx.Client, body: dict[str, Any], headers: dict[str, str]) -> _End:
-    with client.stream(
-        "POST", "/v1/chat/completions", json={**body, "stream": True}, headers=headers
-    ) as answer:
+    with client.stream("POST", "/v1/completions", json={**body, "stream": True}, headers=headers) as answer:
         if answer.status_code != 200:
             answer.read()
             return _refusal(answer)

@@ -283,6 +283,22 @@ def test_status_says_when_the_store_was_counted() -> None:
     assert "in Redis at the last start of kvstate or Redis: 1,200 sessions\n" in shown
 
 
+def test_status_tells_of_models_that_hosts_offer_and_of_their_controller() -> None:
+    screen = Console(file=io.StringIO(), width=160)
+    models = {"ready": ["demo"], "asleep": ["large", "small"]}
+    routers = [
+        answer("router", 2, models=models, models_lease={"held": False}),
+        answer("router", 3, models=models, models_lease={"held": True}),
+    ]
+    screen.print(render(StatusReport("nats://x", None, routers)))
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    holder = routers[1].instance_id
+    assert f"models asleep: large, small; ready: demo (controller: {holder})" in shown
+    none = Console(file=io.StringIO(), width=160)
+    none.print(render(StatusReport("nats://x", None, [answer("router", 2, models={})])))
+    assert "controller" not in none.file.getvalue()  # type: ignore[attr-defined]
+
+
 def test_status_without_answers() -> None:
     screen = Console(file=io.StringIO(), width=120)
     screen.print(render(StatusReport("nats://x", None, [], "no service answered")))

@@ -47,6 +47,10 @@ async def no() -> bool:
     return False
 
 
+def noting(gone: list[str]) -> Callable[[str, int], None]:
+    return lambda why, code: gone.append(f"{code}: {why}" if code else why)
+
+
 class Bench:
     """Makes stacks of shell scripts in one directory."""
 
@@ -238,7 +242,7 @@ def test_exit_codes_in_words() -> None:
 async def test_a_service_is_added_and_ended_while_the_others_run(bench: Bench) -> None:
     stack, gone, asked = bench.stack(bench.spec("a")), list[str](), list[str]()
     assert await stack.start(timeout_s=5)
-    stack.add(bench.spec("b"), gone.append)
+    stack.add(bench.spec("b"), noting(gone))
     await until(lambda: stack.ready_after_s("b") is not None)
     assert psutil.pid_exists(stack.pid("b"))
     assert stack.pid("b") == bench.pid("b")
@@ -253,7 +257,7 @@ async def test_a_service_is_added_and_ended_while_the_others_run(bench: Bench) -
     state = bench.state_dir.read()
     assert state is not None
     assert [one.name for one in state.services] == ["a"]
-    stack.add(bench.spec("b"), gone.append)  # the name is free again
+    stack.add(bench.spec("b"), noting(gone))  # the name is free again
     await until(lambda: stack.ready_after_s("b") is not None)
 
 
@@ -268,7 +272,7 @@ async def test_a_service_that_cannot_be_asked_or_does_not_end_gets_signals(bench
         return True
 
     for name, script, drain in (("b", POLITE, deaf), ("c", STUBBORN, deaf), ("d", STUBBORN, hears)):
-        stack.add(bench.spec(name, script, grace_s=0.2), gone.append)
+        stack.add(bench.spec(name, script, grace_s=0.2), noting(gone))
         await until(partial(lambda name: stack.ready_after_s(name) is not None, name))
         await stack.end(name, drain, 0.2)
     assert gone == ["", "", ""]
@@ -277,9 +281,9 @@ async def test_a_service_that_cannot_be_asked_or_does_not_end_gets_signals(bench
 async def test_a_service_that_may_go_ends_alone_when_it_cannot_be_kept(bench: Bench) -> None:
     stack, gone = bench.stack(bench.spec("a")), list[str]()
     assert await stack.start(timeout_s=5)
-    stack.add(bench.spec("b", "exit 2"), gone.append)
+    stack.add(bench.spec("b", "exit 2"), noting(gone))
     await until(lambda: bool(gone))
-    assert "b ended (exit code 2)" in gone[0]
+    assert "2: b ended (exit code 2)" in gone[0]
     assert stack.pid("a")
     stack.request_stop()
     await asyncio.wait_for(stack.supervise(), 2)  # which raises if the stack has failed
@@ -288,7 +292,7 @@ async def test_a_service_that_may_go_ends_alone_when_it_cannot_be_kept(bench: Be
 async def test_a_service_ends_between_two_of_its_starts(bench: Bench) -> None:
     stack, gone = bench.stack(bench.spec("a")), list[str]()
     assert await stack.start(timeout_s=5)
-    stack.add(bench.spec("b", "touch {ready}; exit 1"), gone.append)
+    stack.add(bench.spec("b", "touch {ready}; exit 1"), noting(gone))
     await until(lambda: any("b died" in text for text in bench.notes.texts))
 
     async def drain() -> bool:

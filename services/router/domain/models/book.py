@@ -9,7 +9,7 @@ from services.router.domain.models.control_state import ModelFleet
 from services.router.domain.models.demand import DemandBook
 from services.router.domain.models.offered import OfferedModels
 from services.router.domain.models.refusals import refuse_offered, unknown_model
-from services.router.domain.models.states import all_states, is_unloaded, loading_for_s, state_of
+from services.router.domain.models.states import all_states, loading_for_s, parked, state_of
 from shared.messages import HostReport, ModelState
 
 
@@ -50,7 +50,7 @@ class ModelBook:
             return None
         return refuse_offered(
             state,
-            unloaded=is_unloaded(model, self.offered),
+            parked=parked(model, self.offered),
             loading_for_s=loading_for_s(model, self.offered, now),
             too_large=self.too_large.get(model, ""),
         )

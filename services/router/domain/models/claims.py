@@ -94,13 +94,12 @@ def _of_demand(
     return [Claim(model, "demand", able, priority, demand.waited_s, demand.waited_s >= patience_s)]
 
 
-def _order(claim: Claim) -> tuple[bool, bool, float, int, float, bool, str, str]:
+def _order(claim: Claim) -> tuple[bool, float, int, float, bool, str, str]:
     by_operator = claim.reason != "demand"
-    overdue = claim.urgent and not by_operator
+    overdue_s = claim.waited_s if claim.urgent else 0.0
     return (
         not by_operator,
-        not overdue,
-        -claim.waited_s if overdue else 0.0,
+        -overdue_s,
         -claim.priority,
         -claim.waited_s,
         claim.reason != "wish",

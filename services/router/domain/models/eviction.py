@@ -44,9 +44,12 @@ def may_rotate(plan: HostPlan, group: GroupState) -> bool:
 
 
 def idle_groups(plan: HostPlan, wanted: Collection[str]) -> list[GroupState]:
-    """Groups that may be evicted, those of the least value first."""
+    """Groups that may be evicted: the model of the least value first, and of each its youngest group."""
     idle = [group for group in plan.running if is_idle(plan, group, wanted)]
-    return sorted(idle, key=lambda group: (*_value(plan, group), group.ready_s, group.name))
+    values = {
+        group.model: min(_value(plan, one) for one in idle if one.model == group.model) for group in idle
+    }
+    return sorted(idle, key=lambda group: (values[group.model], group.model, group.ready_s, group.name))
 
 
 def rotatable_groups(plan: HostPlan) -> list[GroupState]:

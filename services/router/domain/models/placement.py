@@ -22,10 +22,11 @@ def place(claim: Claim, wanted: Collection[str]) -> list[Load | Stop]:
     if has_room := [plan for plan in claim.plans if can_start(plan, claim.model)]:
         plan = min(has_room, key=lambda plan: (not plan.offers[claim.model].packed, -plan.free_bytes))
         return [plan.load(claim.model, claim.reason)]
-    for plan in claim.plans:
-        if plan.coming_bytes >= plan.need_bytes(claim.model):
-            plan.reserve(claim.model)
-            return []
+    if comes := [plan for plan in claim.plans if plan.coming_bytes >= plan.need_bytes(claim.model)]:
+        # where memory is free, only the group that starts there is waited for
+        plan = min(comes, key=lambda plan: (plan.free_bytes < plan.need_bytes(claim.model), plan.name))
+        plan.reserve(claim.model)
+        return []
     return _evict(claim, wanted) or _rotate(claim, wanted)
 
 
@@ -73,4 +74,4 @@ def _rotate(claim: Claim, wanted: Collection[str]) -> list[Load | Stop]:
 
 
 def _loss(drained: list[GroupState]) -> tuple[int, float]:
-    return len(drained), -max(group.ready_s for group in drained)
+    return len(drained), -max((group.ready_s for group in drained), default=0.0)

@@ -4,6 +4,7 @@ Only `waking` asks the client to offer the request again until its deadline.
 """
 
 from services.router.domain.decision import Refusal
+from services.router.domain.models.states import SCALED_TO_NONE
 from services.router.domain.policies.base import RETRY_MAX_S, RETRY_MIN_S, RETRY_STARTING_S
 from shared.messages import ModelState
 from shared.messages.models import Phase
@@ -11,27 +12,31 @@ from shared.messages.models import Phase
 WAKING = "waking"
 _DOES: dict[Phase, str] = {
     "loading": "is loading",
-    "draining": "makes room, and is loaded again",
+    "draining": "is being put to sleep, and is woken again",
     "asleep": "is asleep, and is being woken",
     "absent": "is not loaded yet, and is about to be",
 }
 
 
-def refuse_offered(state: ModelState, *, unloaded: bool, loading_for_s: float, too_large: str) -> Refusal:
+def refuse_offered(state: ModelState, *, parked: str, loading_for_s: float, too_large: str) -> Refusal:
     """The refusal of a request for a model that is offered.
 
     Args:
-        unloaded: An operator unloaded it.
+        parked: How an operator has taken it away; empty: none has.
         loading_for_s: For how long it has been loading.
         too_large: Why it can never be loaded; empty: it can.
     """
     name = state.card.name
-    if unloaded:
-        message = f"model {name!r} was unloaded by an operator; `ryz models load {name}` brings it back"
+    if parked:
+        did, remedy = ("scaled to no groups", f"scale {name} 1") if parked == SCALED_TO_NONE else (
+            "unloaded", f"load {name}"
+        )  # fmt: skip
+        message = f"model {name!r} was {did} by an operator; `ryz models {remedy}` brings it back"
         return Refusal("unavailable", "model_unloaded", message)
     if state.phase == "failed":
         message = f"model {name!r} could not be loaded: {state.why}"
-        return Refusal("unavailable", "model_failed", message, max(RETRY_MIN_S, state.retry_s))
+        retry_s = max(RETRY_MIN_S, state.retry_s) if state.retry_s else None
+        return Refusal("unavailable", "model_failed", message, retry_s)
     if too_large and not state.groups:
         return Refusal("unavailable", "model_too_large", f"model {name!r} is not loaded: {too_large}")
     wait_s = state.load_s - loading_for_s if state.load_s else RETRY_STARTING_S

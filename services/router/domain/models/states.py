@@ -7,8 +7,11 @@
 | `failed` | its last load failed on each host that offers it, and none may be tried again yet |
 | `draining` | all groups that there are end |
 | `asleep` | none runs, and a host has its packed weights |
-| `absent` | none runs, and no host has them; or an operator unloaded it |
+| `absent` | none runs, and no host has them; or an operator unloaded it, or scaled it to no groups |
 """
+
+from collections import Counter
+from math import inf
 
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.models.demand import DemandBook
@@ -17,6 +20,7 @@ from shared.messages import HostedGroup, ModelState, OfferedModel
 from shared.messages.models import Phase
 
 Offer = tuple[HostView, OfferedModel]
+UNLOADED, SCALED_TO_NONE = "unload", "scaled to no groups"
 
 
 def state_of(
@@ -26,8 +30,18 @@ def state_of(
     offers = offered.offers(model)
     if not offers:
         return None
-    hosted = _hosted(model, offers)
     ready = sum(one.heartbeat.model.name == model and one.standing(now) == "ready" for one in fleet.groups())
+    return _state(model, offers, ready, demand, now)
+
+
+def all_states(offered: OfferedModels, fleet: Fleet, demand: DemandBook, now: float) -> list[ModelState]:
+    """The states of all models that hosts offer, by name."""
+    ready = Counter(one.heartbeat.model.name for one in fleet.groups() if one.standing(now) == "ready")
+    return [_state(name, offered.offers(name), ready[name], demand, now) for name in offered.names()]
+
+
+def _state(model: str, offers: list[Offer], ready: int, demand: DemandBook, now: float) -> ModelState:
+    hosted = _hosted(model, offers)
     failure, retry_s = _failure(offers, now)
     phase = _phase(ready, hosted, offers, failed=bool(failure))
     first = offers[0][1]
@@ -49,15 +63,16 @@ def state_of(
     )
 
 
-def all_states(offered: OfferedModels, fleet: Fleet, demand: DemandBook, now: float) -> list[ModelState]:
-    """The states of all models that hosts offer, by name."""
-    found = (state_of(model, offered, fleet, demand, now) for model in offered.names())
-    return [state for state in found if state is not None]
+def parked(model: str, offered: OfferedModels) -> str:
+    """How an operator has taken it away on each host that offers it; empty: it may be loaded on one."""
+    why = _wish(offered.offers(model))
+    return why if why in {UNLOADED, SCALED_TO_NONE} else ""
 
 
-def is_unloaded(model: str, offered: OfferedModels) -> bool:
-    """Whether an operator unloaded it on each host that offers it."""
-    return _wish(offered.offers(model)) == "unload"
+def is_resting(model: str, offered: OfferedModels) -> bool:
+    """Whether a host offers it and none runs it: that no group takes requests is then meant so."""
+    offers = offered.offers(model)
+    return bool(offers) and all(group.phase != "running" for _, group in _hosted(model, offers))
 
 
 def loading_for_s(model: str, offered: OfferedModels, now: float) -> float:
@@ -83,25 +98,31 @@ def _phase(
     if hosted:
         return "draining"
     packed = any(offer.packed for _, offer in offers)
-    return "asleep" if packed and _wish(offers) != "unload" else "absent"
+    return "asleep" if packed and not all(_is_parked(offer) for _, offer in offers) else "absent"
 
 
 def _failure(offers: list[Offer], now: float) -> tuple[str, float]:
     """Why it cannot be loaded on any host now, and the seconds until one may try again."""
-    left = [
-        (offer.retry_ms / 1000 - (now - host.heard_at), offer.failure)
-        for host, offer in offers
-        if offer.wish != "unload"
-    ]
+    left = [(_retry_s(host, offer, now), offer.failure) for host, offer in offers if not _is_parked(offer)]
     if not left or any(not failure or retry_s <= 0 for retry_s, failure in left):
         return "", 0.0
     retry_s, failure = min(left)
-    return failure, retry_s
+    return failure, 0.0 if retry_s == inf else retry_s
+
+
+def _retry_s(host: HostView, offer: OfferedModel, now: float) -> float:
+    """Seconds until a model may be tried again; infinite if no group of it may run: it was not found."""
+    return offer.retry_ms / 1000 - (now - host.heard_at) if offer.most_groups else inf
 
 
 def _wish(offers: list[Offer]) -> str:
-    """The wish of operators; an unload counts only if each host has it, since the others may load it."""
+    """The wish of operators; that it is taken away counts only if it is on each host."""
     wishes = {offer.wish for _, offer in offers}
-    if wishes == {"unload"}:
-        return "unload"
+    if offers and all(_is_parked(offer) for _, offer in offers):
+        return UNLOADED if UNLOADED in wishes else SCALED_TO_NONE
     return next((str(wish) for wish in ("load", "sleep") if wish in wishes), "")
+
+
+def _is_parked(offer: OfferedModel) -> bool:
+    """Whether an operator wants no group of it. A model that is still to be found has no size either."""
+    return offer.wish == UNLOADED or (not offer.most_groups and offer.first_bytes > 0)

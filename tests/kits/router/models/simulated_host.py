@@ -40,6 +40,7 @@ class SimulatedGroup:
 
     Attributes:
         first: It is charged with what the model's groups share.
+        away_until: Its leader has died and starts again.
         retry_s: Its load fails, and may be tried again after so long; None: it does not fail.
         running: Ends of requests.
         queue: Durations of requests.
@@ -52,6 +53,8 @@ class SimulatedGroup:
     retry_s: float | None = None
     ready_at: float | None = None
     ended_at: float | None = None
+    away_until: float = 0.0
+    away: bool = False
     stopping: bool = False
     served: bool = False
     used_at: float = 0.0
@@ -64,7 +67,7 @@ class SimulatedGroup:
 
     @property
     def takes(self) -> bool:
-        return self.ready_at is not None and not self.stopping
+        return self.ready_at is not None and not (self.stopping or self.away)
 
     @property
     def starting(self) -> bool:
@@ -76,6 +79,7 @@ class SimulatedGroup:
 
     def run(self, now: float) -> None:
         """Ends requests, and starts others in free slots."""
+        self.away = now < self.away_until
         for end in sorted(self.running):
             if end <= now:
                 self.running.remove(end)

@@ -41,6 +41,7 @@ class Simulation:
         self.disturbances: Counter[str] = Counter()
         self.longest_wait = 0.0
         self.longest_wait_s = 0.0
+        self.changed_at = 0.0
         self._names = 0
 
     # what happens to the fleet
@@ -56,6 +57,22 @@ class Simulation:
             host.remove(group)
             self.waiting[group.model.name] += [1.0] * group.busy
             self._disturb()
+
+    def kill_leader(self, number: int) -> None:
+        """The leader of a group that was ready dies, and starts again."""
+        groups = [group for host in self.hosts.values() for group in host.groups if group.takes]
+        if groups:
+            group = groups[number % len(groups)]
+            self.waiting[group.model.name] += [1.0] * group.busy
+            group.running.clear()
+            group.queue.clear()
+            group.used_at, group.away_until = self.now, self.now + 3.0
+            self._disturb()
+
+    def change_budget(self, number: int, more_bytes: int) -> None:
+        host = list(self.hosts.values())[number % len(self.hosts)]
+        host.budget_bytes = max(host.budget_bytes + more_bytes, 1)
+        self.changed_at = self.now
 
     def fail_next(self, model: str, retry_s: float) -> None:
         """The next load of a model fails, and is tried again after a time."""
@@ -108,6 +125,11 @@ class Simulation:
     def groups_of(self, model: str) -> list[SimulatedGroup]:
         """Groups of a model that do not stop."""
         return [group for host in self.hosts.values() for group in host.running(model)]
+
+    def requests(self) -> int:
+        """Requests that wait or run."""
+        waiting = sum(len(waiting) for waiting in self.waiting.values())
+        return waiting + sum(group.busy for host in self.hosts.values() for group in host.groups)
 
     def waited_s(self, model: str) -> float:
         return self.now - self.waits_since.get(model, self.now)
@@ -176,6 +198,7 @@ class Simulation:
             retry_s = failures.pop(0) if failures else None
             first = not host.running(action.model)
             host.groups.append(SimulatedGroup(f"g{self._names}", model, self.now, first, retry_s))
+            assert host.charged_bytes <= host.budget_bytes, f"{action} takes more than the budget"
         else:
             group = next(one for one in host.groups if one.name == action.group)
             group.stopping = True
@@ -200,8 +223,7 @@ class Simulation:
 
     def rest_s(self) -> float:
         """Time in which all that waits is done."""
-        waiting = sum(len(waiting) for waiting in self.waiting.values())
-        return len(self.models) * self.turn_s() + waiting * LONGEST_REQUEST_S
+        return len(self.models) * self.turn_s() + self.requests() * LONGEST_REQUEST_S
 
     def turn_s(self) -> float:
         """The longest turn of a model.
@@ -215,12 +237,11 @@ class Simulation:
 
     def _check(self) -> None:
         for host in self.hosts.values():
-            assert host.charged_bytes <= host.budget_bytes, f"{host.name} is over its budget"
             assert sum(group.starting for group in host.groups) <= 1, f"{host.name} starts two at a time"
         for model, since in self.waits_since.items():
             if hosts := self.fitting(model):
                 able_at = min(host.retry_at.get(model, 0.0) for host in hosts)
-                waited_s = self.now - max(since, able_at)
+                waited_s = self.now - max(since, able_at, self.changed_at)
                 self.longest_wait_s = max(self.longest_wait_s, waited_s)
                 self.longest_wait = max(self.longest_wait, waited_s / self.bound_s(model))
                 assert waited_s <= self.bound_s(model), f"{model} waits for {waited_s} s"

@@ -123,7 +123,7 @@ def test_a_load_that_fails_is_tried_again_later_and_later() -> None:
         start(host, "b", now=now)
         host.note_gone("g2", "worker-g2 ended (exit code 1)", now)
         offer = host.report(now).models[1]
-        assert offer.failure == "worker-g2 ended (exit code 1)"
+        assert offer.failure == ("worker-g2 ended (exit code 1)" if waits else "")
         with pytest.raises(CommandRefused, match="its last load failed: worker-g2 ended"):
             start(host, "b", now=now)
         waits.append(offer.retry_ms / 1000)
@@ -132,6 +132,13 @@ def test_a_load_that_fails_is_tried_again_later_and_later() -> None:
     start(host, "b", now=now)
     host.note_ready("g2", now + 1)
     assert (host.report(now).models[1].failure, host.offers["b"].failures) == ("", 0)
+
+
+def test_a_failure_that_will_come_again_is_told_at_once() -> None:
+    host = hosted()
+    start(host, "b")
+    host.note_gone("g2", "it refuses its settings", 0.0, final=True)
+    assert host.report(0.0).models[1].failure == "it refuses its settings"
 
 
 def test_an_operator_may_have_a_failed_model_tried_at_once() -> None:

@@ -31,6 +31,9 @@ def only(states: list[ModelState]) -> ModelState:
         ({}, [], "asleep"),
         ({"packed": False}, [], "absent"),
         ({"wish": "unload"}, [], "absent"),
+        ({"most_groups": 0}, [], "absent"),  # an operator scaled it so
+        ({"most_groups": 0, "first_bytes": 0, "packed": False}, [], "absent"),  # it is still to be found
+        ({"most_groups": 0, "first_bytes": 0, "failure": "no such file"}, [], "failed"),  # it was not
         ({}, [LOADING], "loading"),
         ({}, [RUNNING], "loading"),  # it was ready, and no heartbeat says that it is
         ({}, [STOPPING], "draining"),
@@ -97,6 +100,27 @@ def test_a_failed_an_unloaded_and_a_too_large_model_are_refused_at_once() -> Non
     assert (large.reason, large.retry_after_s) == ("model_too_large", None)
     assert "needs 9 GiB" in large.message
     assert {one.code for one in (failed, gone, large)} == {"unavailable"}
+
+
+def test_a_model_that_was_scaled_to_no_groups_or_not_found_is_not_waited_for() -> None:
+    book = book_of(
+        offer("scaled", most_groups=0), offer("fetched", most_groups=0, first_bytes=0, packed=False),
+        offer("missing", most_groups=0, first_bytes=0, packed=False, failure="no such file"),
+    )  # fmt: skip
+    scaled, fetched, missing = (
+        book.refusal(name, new_fleet(), 1.0) for name in ("scaled", "fetched", "missing")
+    )
+    assert scaled is not None
+    assert fetched is not None
+    assert missing is not None
+    assert (scaled.reason, fetched.reason, missing.reason) == ("model_unloaded", "waking", "model_failed")
+    assert "`ryz models scale scaled 1`" in scaled.message
+    assert "no such file" in missing.message
+    assert missing.retry_after_s is None
+    book.observe(report(1, offer("scaled"), host="h2"), 1.0)  # another host may load it
+    other = book.refusal("scaled", new_fleet(), 1.0)
+    assert other is not None
+    assert other.reason == "waking"
 
 
 def test_an_unknown_model_is_told_which_are_offered_and_served() -> None:

@@ -1,6 +1,6 @@
-"""`/v1/manage/models`: operators list, load, wake, put to sleep, unload and scale models over HTTP."""
+"""`/v1/manage/models`: operators list, load, wake, end, scale, add and remove models over HTTP."""
 
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import msgspec
@@ -40,12 +40,11 @@ class ScaleBody(BaseModel):
     groups: int = Field(ge=0, le=MAX_GROUPS, description="Groups that are to run.")
 
 
-class NewModelBody(BaseModel):
-    """The body of `PUT`: an entry of a models file, whose other fields the host checks (docs/models.md)."""
+class AddedModelBody(BaseModel):
+    """The body of a model that is added: the fields of a models file, which the host checks."""
 
     model_config = ConfigDict(extra="allow", strict=True)
-    source: str = Field(min_length=1, max_length=4096, description="As of `ryz up --model`, on the host.")
-    name: str = Field("", description="If given, that of the path.")
+    source: str = Field(description="A name of the catalogue, hf:OWNER/NAME, or a path on the host.")
 
 
 class ManageRoutes:
@@ -65,33 +64,16 @@ class ManageRoutes:
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `HttpExchange.handle`."""
         exchange.caller.named_tenant = self._operators.tenant_of(exchange.caller)
-        path, method = exchange.scope["path"].removeprefix(PATH), exchange.scope["method"]
-        if method == "GET":
-            await self._list(exchange)
-        elif method == "PUT":
-            await self._put(exchange, path[1:])
-        elif method == "DELETE":
+        if exchange.scope["path"] == PATH:
             exchange.admit()
-            exchange.take_slots(1)
-            await self._carry_out(exchange, ModelWish(await self._real_name(path[1:]), "remove"), 0.0)
-        else:
-            await self._manage(exchange, *path[1:].rsplit("/", 1))
-
-    async def _list(self, exchange: HttpExchange) -> None:
-        exchange.admit()
-        states = await self._models.list_models()
-        shown = {"object": "list", "data": [managed_object(state) for state in states]}
-        await exchange.reply.send_whole(200, msgspec.json.encode(shown), [])
-
-    async def _put(self, exchange: HttpExchange, model: str) -> None:
-        body = await take_model(exchange, NewModelBody)
-        if body.name not in {"", model}:
-            raise InvalidRequest(f"`name` is that of the path, {model[:128]!r}, or left out", param="name")
-        answer = await self._models.put_model(model, body.model_dump(exclude_unset=True))
-        shown = {"id": model, "object": "model", "host": answer.host}
-        await exchange.reply.send_whole(202, msgspec.json.encode(shown), [])
-
-    async def _manage(self, exchange: HttpExchange, model: str, action: str) -> None:
+            states = await self._models.list_models()
+            shown = {"object": "list", "data": [managed_object(state) for state in states]}
+            await exchange.reply.send_whole(200, msgspec.json.encode(shown), [])
+            return
+        if exchange.scope["method"] in {"PUT", "DELETE"}:
+            await self._add_or_remove(exchange, exchange.scope["path"].removeprefix(f"{PATH}/"))
+            return
+        model, _, action = exchange.scope["path"].removeprefix(f"{PATH}/").rpartition("/")
         wait_s = wait_of(exchange)
         if action == "scale":
             groups = (await take_model(exchange, ScaleBody)).groups
@@ -101,6 +83,17 @@ class ManageRoutes:
             exchange.take_slots(1)
             wish = ModelWish(await self._real_name(model), _PLAIN[action])
         await self._carry_out(exchange, wish, wait_s)
+
+    async def _add_or_remove(self, exchange: HttpExchange, model: str) -> None:
+        if exchange.scope["method"] == "PUT":
+            fields = (await take_model(exchange, AddedModelBody)).model_dump(exclude_unset=True)
+            added = await self._models.put_model({**fields, "name": model})
+            shown: dict[str, Any] = {"id": added.model, "object": "model", "host": added.host}
+        else:
+            exchange.admit()
+            exchange.take_slots(1)
+            shown = managed_object(await self._models.manage_model(ModelWish(model, "remove")))
+        await exchange.reply.send_whole(202, msgspec.json.encode(shown), [])
 
     async def _real_name(self, model: str) -> str:
         return await self._context.aliases.real_name(model)
@@ -172,18 +165,18 @@ def add_manage_models(app: FastAPI, context: GatewayContext, operators: Operator
     async def scale_model(model: str, wait: Wait = 0.0) -> None:
         """Sets how many groups of the model run."""
 
-    async def put_model(model: str) -> None:
-        """Has a host offer one more model until its stack ends; `GET` shows whether it was found."""
+    async def add_model(model: str) -> None:
+        """Has a host offer one more model, on demand, until its stack ends; it is fetched if need be."""
 
     async def remove_model(model: str) -> None:
-        """Unloads a model, which is offered no more then."""
+        """Ends the model's groups, which finish what they run, and offers it no more."""
 
     direct = HttpRoute(PATH, context, ManageRoutes(context, operators).serve_request)
     routes, tags = app.router.routes, ["models"]
     routes.append(
         DirectRoute(PATH, managed_models, direct=direct, methods=["GET"], responses=_ERRORS, tags=tags)
     )
-    for method, endpoint in (("PUT", put_model), ("DELETE", remove_model)):
+    for endpoint, method in ((add_model, "PUT"), (remove_model, "DELETE")):
         routes.append(
             DirectRoute(
                 f"{PATH}/{{model:path}}",
@@ -192,7 +185,7 @@ def add_manage_models(app: FastAPI, context: GatewayContext, operators: Operator
                 methods=[method],
                 status_code=202,
                 responses=_ERRORS,
-                openapi_extra=body_documented_as(NewModelBody) if method == "PUT" else None,
+                openapi_extra=body_documented_as(AddedModelBody) if method == "PUT" else None,
                 tags=tags,
             )
         )
