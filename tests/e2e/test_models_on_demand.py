@@ -84,7 +84,7 @@ def phases(http: httpx.Client) -> dict[str, str]:
 
 
 def await_phase(http: httpx.Client, model: str, phase: str) -> None:
-    wait_for(lambda: phases(http)[model] == phase, f"{model} is {phase}")
+    wait_for(lambda: phases(http).get(model) == phase, f"{model} is {phase}")
 
 
 def is_gone(http: httpx.Client, model: str) -> bool:
