@@ -52,7 +52,7 @@ from services.gateway.transports.http.response_pieces import PieceSender
 from services.gateway.transports.http.routes.batches import add_batches
 from services.gateway.transports.http.routes.formats import format_route
 from services.gateway.transports.http.routes.info import ServiceInfo, info_router
-from services.gateway.transports.http.routes.manage_models import ScaleBody, add_manage_models
+from services.gateway.transports.http.routes.manage_models import AddedModelBody, ScaleBody, add_manage_models
 from services.gateway.transports.http.routes.responses import ResponseParts, add_responses
 from services.gateway.transports.http.routes.session_paths import SessionPaths, is_session_path
 from services.gateway.transports.http.routes.sessions import SessionRoutes
@@ -175,6 +175,7 @@ def create_app(
         ResponseRequest,
         BatchRequest,
         ScaleBody,
+        AddedModelBody,
         NewSession,
         ToGroup,
     ]

@@ -81,7 +81,7 @@ class ModelHost:
         if wish.model not in {state.card.name for state in self.offered}:
             return  # a host answers for its own models only
         self.wishes.append(wish)
-        refused = f"at most 2 groups are allowed, not {wish.groups}" if wish.groups > 2 else ""
+        refused = f"model {wish.model!r} has room for 2 groups here" if wish.groups > 2 else ""
         answer = ModelManaged(model=wish.model, host="h1", refused=refused)
         await self.bus.publish(message.reply, encode(answer))
         if not refused:
@@ -97,7 +97,7 @@ class ModelHost:
             self.set_phase(
                 wish.model,
                 "absent" if wish.action == "unload" else "asleep",
-                why="unloaded by an operator" if wish.action == "unload" else "",
+                why="unload" if wish.action == "unload" else "",
             )
             return
         self.set_phase(wish.model, "loading")

@@ -16,6 +16,11 @@ from shared.client import ModelWish
 from shared.messages import ModelState
 
 _STYLES = {"ready": "green", "loading": "cyan", "draining": "yellow", "failed": "red"}
+_WISHES = {
+    "load": "an operator has it loaded",
+    "sleep": "an operator put it to sleep",
+    "unload": "an operator unloaded it",
+}
 ShowState = Callable[[ModelState], None]
 
 
@@ -62,7 +67,7 @@ def memory(state: ModelState) -> str:
 
 def remark(state: ModelState) -> str:
     """Return what else is to be said of a model's state."""
-    parts = [state.why] if state.why else []
+    parts = [_WISHES.get(state.why, state.why)] if state.why else []
     if state.phase == "failed" and state.retry_s:
         parts.append(f"again in {state.retry_s:.0f} s")
     if state.pinned:

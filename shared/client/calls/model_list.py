@@ -51,8 +51,11 @@ def not_ready(state: ModelState) -> Unavailable:
             reason="model_failed",
             retry_after_s=max(RETRY_S, state.retry_s),
         )
-    if state.phase == "absent" and state.why:
-        return Unavailable(f"model {name!r} is not loaded: {state.why}", reason="model_unloaded")
+    if state.phase == "absent" and state.why == "unload":
+        return Unavailable(
+            f"model {name!r} was unloaded by an operator; `ryz models load {name}` brings it back",
+            reason="model_unloaded",
+        )
     return Unavailable(
         f"model {name!r} is {state.phase}; a request for an answer of it loads it",
         reason="waking",

@@ -115,7 +115,7 @@ class ModelsClient:
                 retry_after_s=1.0,
             ) from None
         if answer.refused:
-            raise Conflict(f"model {state.card.name!r}: {answer.refused}", reason="refused_by_host")
+            raise Conflict(answer.refused, reason="refused_by_host")
         return state
 
     async def put_model(self, entry: Mapping[str, Any]) -> ModelManaged:

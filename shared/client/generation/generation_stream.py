@@ -135,7 +135,9 @@ class GenerationStream:
         """What a request waits for whose model is to be loaded, as the routers say it; empty: for nothing."""
         lifecycle = self.state.lifecycle
         refusal = lifecycle.attempts.refusal
-        return refusal.message if lifecycle.wait.wakes and refusal is not None else ""
+        if refusal is None or not lifecycle.wait.wakes:
+            return ""
+        return refusal.message.partition(";")[0]  # what follows is advice to a caller that is refused
 
     @property
     def unread(self) -> int:

@@ -70,7 +70,7 @@ async def test_a_model_is_loaded_scaled_and_unloaded(ryz: Ryz, host: ModelHost) 
     host.load_s = 0.05
     scaled = await ryz("scale", "second", "2", "--json")
     assert json.loads(scaled.stdout)["groups_ready"] == 2
-    assert "at most 2 groups are allowed, not 3" in refused(await ryz("scale", "second", "3"), 1)
+    assert refused(await ryz("scale", "second", "3"), 1) == "Model 'second' has room for 2 groups here."
     assert "No group of second runs any more: it is asleep" in (await ryz("sleep", "second")).stdout
     assert (
         "second is asleep; the wish to wake it is noted" in (await ryz("wake", "second", "--no-wait")).stdout

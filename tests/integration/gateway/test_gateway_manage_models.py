@@ -83,6 +83,16 @@ async def test_questions_about_tokens_do_not_wait_for_a_model_that_is_asleep() -
         assert failed.headers["retry-after"] == "20"
 
 
+async def test_a_model_that_an_operator_unloaded_names_no_time_to_come_back() -> None:
+    async with hosting() as (_, host, http):
+        host.set_phase("second", "absent", why="unload")
+        answer = await http.post("/tokenize", json={"model": "second", "prompt": "Hello"})
+        assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "model_unloaded")
+        assert "retry-after" not in answer.headers
+        assert answer.headers["x-should-retry"] == "false"
+        assert "ryz models load second" in answer.json()["error"]["message"]
+
+
 async def test_grpc_tells_which_models_are_ready() -> None:
     async with hosting(grpc_port=free_port()) as (gateway, _, _), triton_client(gateway) as client:
         assert await client.is_model_ready("demo")
@@ -130,7 +140,7 @@ async def test_a_stream_shows_on_request_what_it_waits_for(path: str) -> None:
         limit = {"X-Request-Timeout": "2.6"}
         late = await http.post(path, json=chat, headers=wanted | limit)
         assert late.status_code == 200
-        assert "is loading (waited" in late.text.splitlines()[-2]
+        assert "is loading; retry in 1.000 s (waited" in late.text.splitlines()[-2]
         assert (await http.post(path, json=chat, headers=limit)).status_code == 503
         gateway.fleet.waking = 0
         wrong = await http.post(path, json=chat, headers={"X-Ryz-Progress": "yes"})
@@ -169,7 +179,7 @@ async def test_an_operator_loads_scales_and_unloads() -> None:
         assert scaled.json()["status"]["groups"] == {"ready": 2, "all": 2, "most": 2}
         refused = await http.post(f"{MANAGE}/second/scale", json={"groups": 3})
         assert (refused.status_code, refused.headers["x-ryz-reason"]) == (409, "refused_by_host")
-        assert "at most 2 groups" in refused.json()["error"]["message"]
+        assert "has room for 2 groups" in refused.json()["error"]["message"]
         for action in ("sleep", "unload"):
             gone = await http.post(f"{MANAGE}/second/{action}?wait=10")
             assert (gone.status_code, gone.json()["status"]["groups"]["all"]) == (200, 0)
@@ -284,5 +294,7 @@ async def test_the_routes_are_documented() -> None:
         }  # fmt: skip
         body = paths[f"{MANAGE}/{{model}}/scale"]["post"]["requestBody"]
         assert body["content"]["application/json"]["schema"] == {"$ref": "#/components/schemas/ScaleBody"}
+        document = (await http.get("/openapi.json")).json()["components"]["schemas"]
+        assert {"ScaleBody", "AddedModelBody"} <= set(document)
         wrong = await http.post(f"{MANAGE}/second/restart")
         assert wrong.status_code == 405

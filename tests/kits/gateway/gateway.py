@@ -161,7 +161,7 @@ class Fleet:
             request_id=request.request_id,
             attempt=request.attempt,
             code="unavailable",
-            message=f"model {request.model!r} is loading",
+            message=f"model {request.model!r} is loading; retry in 1.000 s",
             data={"reason": "waking", "retry_after_s": 1.0},
         )
         await self.bus.publish(request.reply_to, encode(FrameBatch(frames=[frame])))

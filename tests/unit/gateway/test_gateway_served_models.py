@@ -102,7 +102,8 @@ def test_a_session_may_begin_with_a_model_that_is_asleep() -> None:
         ("asleep", "", "waking"),
         ("loading", "", "waking"),
         ("absent", "", "waking"),
-        ("absent", "unloaded by an operator", "model_unloaded"),
+        ("absent", "unload", "model_unloaded"),
+        ("absent", "sleep", "waking"),
         ("failed", "no such file", "model_failed"),
     ],
 )

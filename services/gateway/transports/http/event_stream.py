@@ -4,21 +4,13 @@ The headers wait for the first text, within a bound, so that a refusal is an HTT
 text that is ready goes out in one write.
 """
 
-import asyncio
 from collections.abc import Callable
 
-from services.gateway.admission.errors.refusals import ErrorAnswer, Headers
+from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.answering.events.source import EventSource
 from services.gateway.transports.http.exchange import HttpExchange
 from services.gateway.transports.http.server_sent_events import encoded_batch, encoded_event
-
-EVENT_HEADERS: Headers = [
-    (b"content-type", b"text/event-stream; charset=utf-8"),
-    (b"x-accel-buffering", b"no"),
-]
-
-
-PROGRESS_S = 1.0  # between two comments about what a stream waits for
+from services.gateway.transports.http.stream_progress import EVENT_HEADERS, open_with_progress
 
 
 async def send_events(
@@ -51,33 +43,9 @@ async def send_events(
     if progress is None:
         await events.open(header_wait_s)
     else:
-        await _open_with_progress(events, exchange, header_wait_s, progress)
+        await open_with_progress(events.open(header_wait_s), exchange, progress)
     if not reply.started:
-        await _start(exchange)
+        await reply.start_stream([*EVENT_HEADERS, *exchange.caller.outcome.headers()])
     while not events.ended:
         batch = await events.next_batch()
         await reply.send_part(encoded_batch(batch, ids=ids, numbered=events.numbered), more=not events.ended)
-
-
-async def _start(exchange: HttpExchange) -> None:
-    await exchange.reply.start_stream([*EVENT_HEADERS, *exchange.caller.outcome.headers()])
-
-
-async def _open_with_progress(
-    events: EventSource, exchange: HttpExchange, header_wait_s: float, progress: Callable[[], str]
-) -> None:
-    """Opens the events; sends a comment each `PROGRESS_S` that the answer waits."""
-    opening = asyncio.create_task(events.open(header_wait_s))
-    try:
-        while True:
-            await asyncio.wait({opening}, timeout=PROGRESS_S)
-            if opening.done():
-                return opening.result()
-            if said := progress():
-                if not exchange.reply.started:
-                    await _start(exchange)
-                comment = " ".join(f"waiting: {said}".split()).encode()
-                await exchange.reply.send_part(encoded_event((comment, b"")), more=True)
-    finally:
-        opening.cancel()
-        await asyncio.gather(opening, return_exceptions=True)

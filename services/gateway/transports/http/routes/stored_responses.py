@@ -14,9 +14,10 @@ from services.gateway.formats.responses.replay import replayed
 from services.gateway.resources.stored_responses.background_runs import BackgroundRuns
 from services.gateway.resources.stored_responses.begun_answer import RunEvents
 from services.gateway.resources.stored_responses.kept_run import KeptRun
-from services.gateway.transports.http.event_stream import EVENT_HEADERS, send_events
+from services.gateway.transports.http.event_stream import send_events
 from services.gateway.transports.http.exchange import HttpExchange
 from services.gateway.transports.http.server_sent_events import encoded_batch
+from services.gateway.transports.http.stream_progress import EVENT_HEADERS
 from shared.client.calls.responses_client import ResponsesClient
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import ResponseFound, ResponseRecord
