@@ -76,6 +76,15 @@ class BatchPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WakingPlan:
+    """`ryz bench waking`: a model that is put to sleep and asked again and again."""
+
+    rounds: Annotated[int, Option(min=1, max=10_000, help="How often it is woken.")] = 50
+    tokens: Annotated[int, Option(min=1, max=4096, help="Tokens of each answer.")] = 4
+    model: Annotated[str, Option(help="A name of the catalogue, or a path.")] = "demo"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionsPlan:
     """`ryz bench sessions`: the traffic of sessions, and the stacks that take it."""
 

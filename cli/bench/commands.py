@@ -18,6 +18,7 @@ from cli.bench.quality import quality
 from cli.bench.routing import routing
 from cli.bench.serving.bench_serving import serving
 from cli.bench.sessions import sessions
+from cli.bench.waking import waking
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -44,6 +45,7 @@ COMMANDS = (
     serving,
     batch,
     quality,
+    waking,
 )
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)

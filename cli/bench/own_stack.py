@@ -39,7 +39,7 @@ def own_stack(
     Raises:
         CommandError: The stack did not come up; the text ends with what the supervisor wrote.
     """
-    if options.get("--engine") != "null":
+    if options.get("--engine") != "null" and "--models" not in options:
         options = {"--model": DEMO, **options}
     with tempfile.TemporaryDirectory(prefix="ryz-bench-") as name:
         log = Path(name) / "up.log"

@@ -64,7 +64,7 @@ def in_bursts(models: Sequence[str], count: int, rng: random.Random) -> list[str
 
 
 class ModelTraffic:
-    """Sends requests from several threads until all have ended.
+    """Sends requests from several threads until `finish`, or until there are no more.
 
     Args:
         url: The gateway.
@@ -87,12 +87,17 @@ class ModelTraffic:
                 "temperature": 0,
             }
             self._todo.put((model, rng.random() < 0.5, body))
+        self._enough = threading.Event()
         self._threads = [threading.Thread(target=self._work, daemon=True) for _ in range(clients)]
 
     def start(self) -> None:
         """Begin."""
         for thread in self._threads:
             thread.start()
+
+    def finish(self) -> None:
+        """Send no more."""
+        self._enough.set()
 
     @property
     def running(self) -> bool:
@@ -115,7 +120,7 @@ class ModelTraffic:
     def _work(self) -> None:
         limits = httpx.Limits(max_keepalive_connections=0)
         with httpx.Client(base_url=self._url, timeout=DEADLINE_S + SLACK_S, limits=limits) as client:
-            while True:
+            while not self._enough.is_set():
                 try:
                     model, streamed, body = self._todo.get_nowait()
                 except queue.Empty:

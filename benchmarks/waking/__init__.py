@@ -1,0 +1,1 @@
+"""How soon a model answers that is asleep."""
