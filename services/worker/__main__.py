@@ -184,13 +184,16 @@ async def setup(
     if ranks is not None:
         stack.push_async_callback(ranks.stop)
         check_config(settings)
+    bus = await service.connect_bus(stack)
+    claim = NameClaim(settings.group, settings.instance_id, bus=bus, state=lambda: service.state)
+    if ranks is not None and await claim.is_free():  # else another leader's ranks may have the memory
+        ranks.start_loading()
     model = make_model(settings)
     draft_engine = make_draft_engine(settings, model)
     if draft_engine is not None:
         stack.push_async_callback(draft_engine.stop)
     engine: Engine = ranks or make_null_engine(settings, model)
     settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
-    bus = await service.connect_bus(stack)
     outside = await service.connect_bus(stack, "outside", needed=False)
     options = leader_options(settings)
     ports = LeaderPorts(
@@ -209,12 +212,7 @@ async def setup(
         trials=forks.trials,
     )
     leader = build_leader(options, ports)
-    claim = NameClaim(
-        settings.group,
-        settings.instance_id,
-        bus=bus,
-        state=lambda: leader.state,
-    )
+    claim.answer_for(lambda: leader.state)
     stack.push_async_callback(claim.release)
     stack.push_async_callback(leader.stop)
     service.set_detail(leader.detail)

@@ -61,6 +61,7 @@ class RankEngine:
         self._ready: dict[int, RankReady] = {}
         self._starting: asyncio.Future[None] | None = None
         self._failure: Failure | None = _NEW
+        self._loads = False  # `start_loading` has started the ranks
         self._starts = 0  # number of starts, so that a late callback of an earlier one does nothing
         self._steps = RunningSteps(self._watch_nothing(), self._fail)
         self._on_idle_failure: Callable[[], None] | None = None
@@ -71,14 +72,30 @@ class RankEngine:
         with contextlib.suppress(OSError):  # `start` tries again and raises the error
             self._processes.start_fork_server(self._resources.threads)
 
-    async def start(self) -> EngineInfo:
-        """Start and load all ranks."""
-        if self._links:
-            raise EngineFailed("the engine runs already; stop it before it is started again")
+    def start_loading(self) -> None:
+        """Start the ranks early, which load while the leader does something else. Optional; `start` waits.
+
+        Nothing happens if ranks of other hosts join, for which `start` has to wait.
+        """
+        if self._run.remote_ranks or self._links:
+            return
+        with contextlib.suppress(OSError):  # `start` tries again and raises the error
+            self._begin([])
+            self._loads = True
+
+    def _begin(self, remote: list[RankProcess]) -> None:
         self._failure, self._steps.num_sent, self._ready = None, 0, {}
         self._starts += 1
+        self._spawn(remote)
+
+    async def start(self) -> EngineInfo:
+        """Start and load all ranks."""
+        loads, self._loads = self._loads, False
+        if self._links and not loads:
+            raise EngineFailed("the engine runs already; stop it before it is started again")
         try:
-            self._spawn(await self._gather())
+            if not loads:
+                self._begin(await self._gather())
             await self._until_ready(self._run.engine_start_timeout_s)
         except OSError as error:
             self._failure = Failure("start_failed", f"the ranks could not be started: {error}")
@@ -155,6 +172,7 @@ class RankEngine:
 
         After a failure the fork server is kept for the next start; a second call ends it.
         """
+        self._loads = False
         restarts = bool(self._failure and self._links)
         at_once = bool(self._failure or len(self._steps))
         self._fail(_STOPPED, report=False)
@@ -199,6 +217,10 @@ class RankEngine:
 
     async def _until_ready(self, limit_s: float) -> None:
         """Wait until all ranks are ready; a failure, a timeout or a cancellation ends the engine."""
+        if self._failure:  # while it loaded
+            raise engine_error(self._failure)
+        if len(self._ready) == self._run.tensor_parallel:
+            return
         loop = asyncio.get_running_loop()
         self._starting = loop.create_future()
         watch = UsableLimit(limit_s, loop.time())

@@ -274,3 +274,36 @@ async def test_ranks_wait_for_a_leader_that_is_stopped_and_go_on_with_it(model: 
         os.kill(leader.pid, signal.SIGCONT)
         for _ in range(20):  # some lines were written before the stop
             assert await asyncio.wait_for(asyncio.to_thread(leader.stdout.readline), PATIENCE_S) == first
+
+
+async def test_ranks_that_began_to_load_early_are_waited_for(model: Path) -> None:
+    engine = RankEngine(rank_options(model=model, tensor_parallel=2, threads=1, kv_cache_tokens=8192))
+    for _ in range(2):  # and again after a stop
+        engine.start_loading()
+        engine.start_loading()  # a second call changes nothing
+        await until(lambda: all(row["state"] == "ready" for row in engine.status()))
+        await engine.start()
+        assert len(engine.status()) == 2
+        assert (await generate(engine, [PROMPT], 5, [GREEDY]))[0]
+        await engine.stop()
+
+
+async def test_ranks_that_fail_while_they_load_early_fail_the_start(model: Path) -> None:
+    engine = RankEngine(rank_options(model=model / "nowhere", tensor_parallel=1, threads=1))
+    before = shared_files()
+    engine.start_loading()
+    await until(lambda: any(row["state"] == "failed" for row in engine.status()))
+    with pytest.raises(EngineFailed, match="nowhere"):
+        await engine.start()
+    await engine.stop()
+    assert shared_files() == before
+
+
+async def test_ranks_that_load_early_end_with_the_engine(model: Path) -> None:
+    engine, before = RankEngine(rank_options(model=model, tensor_parallel=2, threads=1)), shared_files()
+    engine.start_loading()
+    await until(lambda: all(row["pid"] for row in engine.status()))
+    pids = [int(str(row["pid"])) for row in engine.status()]
+    await engine.stop()
+    await until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
+    assert shared_files() == before

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from services.worker.leader.fleet.name_claim import NameClaim
 from shared import codec, subjects
 from shared.bus import Message
 from shared.bus.nats import NatsBus
@@ -147,3 +148,16 @@ async def test_of_two_that_start_at_the_same_moment_exactly_one_serves(nats_url:
         (living,) = [name for name, process in zip("ab", both, strict=True) if process.returncode is None]
         await heard.until_ready(living)
         assert set(heard.states) == {living}
+
+
+async def test_the_broker_knows_whether_a_name_is_free(nats_url: str) -> None:
+    bus = await NatsBus.connect(nats_url, name="claims")
+    try:
+        first, second = (NameClaim("cl-free", one, bus=bus, state=lambda: "ready") for one in ("a", "b"))
+        assert await first.is_free()
+        await first.take()
+        assert not await second.is_free()
+        await first.release()
+        assert await second.is_free()
+    finally:
+        await bus.close()

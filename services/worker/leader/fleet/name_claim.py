@@ -13,9 +13,9 @@ from collections.abc import Callable
 import structlog
 
 from shared import subjects
-from shared.bus.api import Bus, Message, RequestTimedOut, Subscription
+from shared.bus.api import Bus, Message, NoResponders, RequestTimedOut, Subscription
 from shared.bus.endpoint import Endpoint, call
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, RyzError
 from shared.messages import ClaimGroup, GroupClaimed, State
 from shared.telemetry.repeated import RepeatedLog
 
@@ -49,6 +49,26 @@ class NameClaim:
         self._taken = False
         self._repeated = RepeatedLog(log)
         self._subscription: Subscription | None = None
+
+    def answer_for(self, state: Callable[[], State]) -> None:
+        """Tell leaders that ask this state from now on."""
+        self._state = state
+
+    async def is_free(self) -> bool:
+        """Whether no leader has the name, or asks for it: the broker knows. Before `take`, which decides."""
+        try:
+            await call(
+                self._bus,
+                subjects.claim(self._claim.group),
+                self._claim,
+                GroupClaimed,
+                timeout_s=CLAIM_WAIT_S,
+            )
+        except NoResponders:
+            return True
+        except RyzError:  # `take` says what it is
+            return False
+        return False
 
     async def take(self) -> None:
         """Takes the name; waits for a leader that has it and is about to end.
