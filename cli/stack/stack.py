@@ -69,10 +69,9 @@ class Stack:
         self._tasks: list[asyncio.Task[None]] = []
         self._keeping: dict[str, asyncio.Task[None]] = {}
         state.services = list(self._entries.values())
-        grace_s: dict[int, float] = {}
+        self._grace_s: dict[int, float] = {}
         for spec in specs:
-            grace_s[spec.stop_phase] = max(spec.grace_s, grace_s.get(spec.stop_phase, 0.0))
-        state.stop_s = sum(grace_s.values())
+            self._count_grace(spec)
 
     def request_stop(self) -> None:
         """Have `start` or `supervise` return: the first call drains, the second kills at once."""
@@ -109,6 +108,11 @@ class Stack:
         """Return when a stop was requested. Raises `CommandError` when a service cannot be kept alive."""
         await self._until(self._stop.wait())
 
+    def _count_grace(self, spec: ServiceSpec) -> None:
+        phase = spec.stop_phase
+        self._grace_s[phase] = max(spec.grace_s, self._grace_s.get(phase, 0.0))
+        self._state.stop_s = sum(self._grace_s.values())
+
     def ready_after_s(self, name: str) -> float | None:
         """Monotonic seconds at which a service was ready last; None while it is not."""
         return self._ready_at.get(name)
@@ -132,6 +136,7 @@ class Stack:
         self._entries[spec.name] = ServiceState(spec.name, model=spec.model)
         self._state.services.append(self._entries[spec.name])
         self._ready[spec.name] = asyncio.Event()
+        self._count_grace(spec)
         self.may_go(spec.name, on_gone)
         self._keeping[spec.name] = asyncio.create_task(self._keep(child), name=spec.name)
 
@@ -216,7 +221,15 @@ class Stack:
         """Start a child until the policy gives up; one that was never ready gets two tries."""
         policy, entry = RestartPolicy(), self._entries[child.spec.name]
         while True:
-            await child.start()
+            try:
+                await child.start()
+            except OSError as error:  # no process or no log can be had
+                why = f"{child.spec.name} could not be started: {error}"
+                if child.spec.name in self._on_gone:
+                    self._forget(child, why, 1)
+                elif not self._failure.done():
+                    self._failure.set_exception(CommandError(f"{why}."))
+                return
             oom_before = oom_kills()
             entry.pid = child.pid
             self._save()

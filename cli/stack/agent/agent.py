@@ -7,7 +7,7 @@ agent alone knows what runs at this moment.
 import asyncio
 import time
 from collections.abc import Coroutine
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
 
@@ -44,7 +44,7 @@ MEASURE_S = 4.0
 DRAIN_S = 600.0  # for what a group runs when it is told to end
 ASK_S = 2.0
 READY_POLL_S = 0.05
-CONNECT_S = 60.0
+CONNECT_S, RECONNECT_S = 60.0, 5.0
 
 
 class HostAgent:
@@ -74,19 +74,25 @@ class HostAgent:
         self._spawn(self._serve(url))
 
     async def _serve(self, url: str) -> None:
+        self._spawn(self._measure())
         async with AsyncExitStack() as closing:
-            self._bus = await NatsBus.connect(url, name=f"host/{self._plan.host}", connect_wait_s=CONNECT_S)
-            closing.push_async_callback(self._bus.close)
-            await self._listen(self._bus)
-            self._spawn(self._measure())
+            bus = self._bus = await self._connect(url)
+            closing.push_async_callback(bus.close)
+            await self._listen(bus)
             while True:
                 self._changed.clear()
-                await self._publish(self._bus)
-                try:
+                await self._publish(bus)
+                with suppress(TimeoutError):
                     async with asyncio.timeout(REPORT_S):
                         await self._changed.wait()
-                except TimeoutError:
-                    continue
+
+    async def _connect(self, url: str) -> NatsBus:
+        while True:
+            try:
+                return await NatsBus.connect(url, name=f"host/{self._plan.host}", connect_wait_s=CONNECT_S)
+            except RyzError as error:
+                self._note(f"models are not loaded on demand while the broker is away: {error.message}")
+                await asyncio.sleep(RECONNECT_S)
 
     async def close(self) -> None:
         """End what it does; groups that are ending go on, and end with the stack."""

@@ -300,3 +300,17 @@ async def test_a_service_ends_between_two_of_its_starts(bench: Bench) -> None:
 
     await stack.end("b", drain, 1)
     assert gone == [""]
+
+
+async def test_a_service_that_cannot_be_started_is_said(bench: Bench) -> None:
+    stack, gone = bench.stack(bench.spec("a")), list[str]()
+    assert await stack.start(timeout_s=5)
+    stop_s = bench.state_dir.read().stop_s  # type: ignore[union-attr]
+    (bench.state_dir.logs / "b.log").mkdir()
+    stack.add(bench.spec("b", phase=1), noting(gone))
+    await until(lambda: bool(gone))
+    assert "1: b could not be started: " in gone[0]
+    state = bench.state_dir.read()
+    assert state is not None
+    assert [one.name for one in state.services] == ["a"]
+    assert state.stop_s == stop_s + 5.0  # `ryz down` waits for what may come, too
