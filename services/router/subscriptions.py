@@ -222,7 +222,7 @@ class RouterSubscriptions:
         away = {group.heartbeat.model.name for group in self._fleet.groups()}
         return ModelList(
             models=models,
-            away=sorted(away.difference(card.name for card in models)),
+            away=sorted(away.union(self._state.models.offered.away()).difference(c.name for c in models)),
             offered=self._state.models.states(self._fleet, now),
         )
 

@@ -7,6 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -224,3 +225,18 @@ def test_a_group_that_dies_is_started_again(stack: Stack, http: httpx.Client) ->
     name = next(one.name for one in stack.state.services if one.model == FIRST)
     os.kill(stack.pid_of(name), signal.SIGKILL)
     assert said(ask(http, FIRST))
+
+
+def test_a_frozen_supervisor_delays_a_load_and_loses_no_request(stack: Stack, http: httpx.Client) -> None:
+    await_phase(http, NOISE, "asleep")
+    os.kill(stack.state.pid, signal.SIGSTOP)
+    try:
+        time.sleep(6)  # routers have given the host up
+        assert NOISE not in phases(http)
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(ask, http, NOISE)
+            time.sleep(1)
+            os.kill(stack.state.pid, signal.SIGCONT)
+            assert said(waits.result())
+    finally:
+        os.kill(stack.state.pid, signal.SIGCONT)

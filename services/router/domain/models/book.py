@@ -8,7 +8,7 @@ from services.router.domain.models.activity import GroupActivity
 from services.router.domain.models.control_state import ModelFleet
 from services.router.domain.models.demand import DemandBook
 from services.router.domain.models.offered import OfferedModels
-from services.router.domain.models.refusals import refuse_offered, unknown_model
+from services.router.domain.models.refusals import refuse_away, refuse_offered, unknown_model
 from services.router.domain.models.states import all_states, loading_for_s, parked, state_of
 from shared.messages import HostReport, ModelState
 
@@ -47,7 +47,7 @@ class ModelBook:
         """The refusal of a request for a model that is offered; None: no host offers it."""
         state = state_of(model, self.offered, fleet, self.demand, now)
         if state is None:
-            return None
+            return refuse_away(model) if model in self.offered.away() else None
         return refuse_offered(
             state,
             parked=parked(model, self.offered),

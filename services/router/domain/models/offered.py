@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from shared.messages import HostReport, OfferedModel
 
 SILENT_S = 4.0  # a host that has reported nothing for so long is gone: reports come once a second
+AWAY_S = 60.0  # its models are known for so long: it may be frozen, or its machine too busy to report
 _MAX_HOSTS = 256
 
 
@@ -28,6 +29,7 @@ class OfferedModels:
     def __init__(self) -> None:
         self._hosts: dict[str, HostView] = {}
         self._offers: dict[str, list[tuple[HostView, OfferedModel]]] = {}
+        self._away: dict[str, float] = {}  # models of silent hosts, with the time until which they are known
 
     def __bool__(self) -> bool:
         return bool(self._hosts)
@@ -54,10 +56,17 @@ class OfferedModels:
         """Drops the hosts that have been silent for too long; returns their names."""
         gone = [name for name, host in self._hosts.items() if now - host.heard_at > SILENT_S]
         for name in gone:
-            del self._hosts[name]
+            for offer in self._hosts.pop(name).report.models:
+                self._away[offer.card.name] = now + AWAY_S
         if gone:
             self._index()
+        for model in [model for model, until in self._away.items() if until <= now]:
+            del self._away[model]
         return gone
+
+    def away(self) -> list[str]:
+        """Models that only hosts offer that are silent now, sorted."""
+        return sorted(self._away.keys() - self._offers.keys())
 
     def hosts(self) -> list[HostView]:
         """All hosts, in the order of their names."""
@@ -81,3 +90,5 @@ class OfferedModels:
             for offer in host.report.models:
                 offers.setdefault(offer.card.name, []).append((host, offer))
         self._offers = offers
+        for model in offers.keys() & self._away.keys():
+            del self._away[model]

@@ -44,6 +44,12 @@ def refuse_offered(state: ModelState, *, parked: str, loading_for_s: float, too_
     return Refusal("unavailable", WAKING, f"model {name!r} {_DOES.get(state.phase, 'starts')}", retry_s)
 
 
+def refuse_away(model: str) -> Refusal:
+    """The refusal of a request for a model whose hosts are silent; it waits, as for a group that is away."""
+    message = f"the host that offers model {model!r} is silent; it may be back in a moment"
+    return Refusal("unavailable", "no_group", message, RETRY_STARTING_S)
+
+
 def unknown_model(model: str, names: list[str]) -> Refusal:
     """The refusal of a request for a model that no host offers and no group serves."""
     message = f"no host offers model {model!r}, and no group serves it; models that are: {', '.join(names)}"

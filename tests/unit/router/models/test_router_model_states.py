@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from services.router.domain.models.book import ModelBook
+from services.router.domain.models.offered import AWAY_S, SILENT_S
 from shared.messages import HostedGroup, ModelState, OfferedModel
 from tests.kits.router.fleet import beat, new_fleet
 from tests.kits.router.hosts import hosted, offer, report
@@ -132,3 +133,22 @@ def test_an_unknown_model_is_told_which_are_offered_and_served() -> None:
     assert refusal.code == "model_not_found"
     assert refusal.message.endswith("m, served")
     assert ModelBook().unknown("x", fleet, 1.0) is None
+
+
+def test_models_of_a_silent_host_are_away_before_they_are_unknown() -> None:
+    book, fleet = book_of(offer("m"), offer("n")), new_fleet()
+    assert book.expire(SILENT_S + 0.1) == ["h"]
+    assert (book.states(fleet, SILENT_S + 0.1), book.offered.away()) == ([], ["m", "n"])
+    refusal = book.refusal("m", fleet, SILENT_S + 0.1)
+    assert refusal is not None
+    assert (refusal.code, refusal.reason) == ("unavailable", "no_group")
+    assert "is silent" in refusal.message
+    assert refusal.retry_after_s
+    book.observe(report(2, offer("m")), 10.0)  # it is back, and was told to offer one of them no more
+    assert book.offered.away() == ["n"]
+    waking = book.refusal("m", fleet, 10.0)
+    assert waking is not None
+    assert waking.reason == "waking"
+    book.expire(SILENT_S + AWAY_S + 1.0)
+    assert book.offered.away() == ["m"]
+    assert book.refusal("n", fleet, SILENT_S + AWAY_S + 1.0) is None
