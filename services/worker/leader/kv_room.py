@@ -31,6 +31,7 @@ class KVRoom:
         self._engine = engine
         self._available = available
         self._room = CacheRoom(Margins.of(total()))
+        self._most: int | None = None
 
     async def watch_memory(self) -> None:
         """Adjusts the limit until cancelled."""
@@ -38,13 +39,22 @@ class KVRoom:
             self.adjust()
             await asyncio.sleep(INTERVAL_S)
 
+    def set_kv_limit(self, blocks: int | None) -> None:
+        """Limits the cache from now on, also when there is memory for more; None: it may have all blocks."""
+        self._most = blocks
+        self.adjust()
+
     def adjust(self) -> None:
         """Sets the limit for the memory that is available now, if the engine can give memory back."""
         engine, scheduler, info = self._engine, self._engine.scheduler, self._engine.info
         if scheduler is None or info is None or not info.block_bytes:
             return
         blocks, before = scheduler.blocks, self._room.limit or info.num_blocks
-        available = self._available()
+        try:
+            available = self._available()
+        except OSError as error:  # such as no descriptor left: the limit stays, and the leader lives on
+            log.warning("the available memory cannot be read", error=str(error))
+            return
         sliding = info.sliding_bytes * info.num_sliding_blocks / info.num_blocks
         use = CacheUse(
             num_blocks=info.num_blocks,
@@ -53,8 +63,9 @@ class KVRoom:
             block_bytes=len(info.ranks) * (info.block_bytes + int(sliding)),
         )
         limit = self._room.next_limit(engine.clock(), available, use)
-        if limit < info.num_blocks or blocks.limit < info.num_blocks:  # again for what sequences left behind
-            engine.set_kv_limit(limit)
+        wanted = limit if self._most is None else min(limit, self._most)
+        if wanted < info.num_blocks or blocks.limit < info.num_blocks:  # again: sequences grew into it
+            engine.set_kv_limit(wanted)
         if limit < before:
             log.warning("memory is short: the KV cache is smaller", blocks=limit, available_bytes=available)
         elif before < limit == info.num_blocks:

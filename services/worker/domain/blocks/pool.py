@@ -114,7 +114,7 @@ class BlockPool:
         First those without a block in a table, by the time for which they were unused, empty ones before all.
         """
         regions, readers = self._withheld, self._readers
-        if regions.num_blocks < count:
+        if count - regions.num_blocks >= regions.size:
             ages = dict.fromkeys(self._empty, -1)
             ages.update((block, order) for order, block in enumerate(self._cached))
             gone = set[int]()

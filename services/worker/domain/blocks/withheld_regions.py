@@ -15,6 +15,7 @@ class WithheldRegions:
         size: Blocks of a region; the last one may have fewer.
 
     Attributes:
+        size: As given.
         num_blocks: Blocks of all withheld regions.
         num_idle: Those of them that are in no table.
         holds: For each block of the pool whether it is withheld.
@@ -23,7 +24,7 @@ class WithheldRegions:
     def __init__(self, num_blocks: int, size: int) -> None:
         self.num_blocks = self.num_idle = 0
         self.holds = bytearray(num_blocks)
-        self._size = size
+        self.size = size
         self._regions = [range(first, min(first + size, num_blocks)) for first in range(0, num_blocks, size)]
         self._used: dict[int, int] = {}  # withheld regions, in order of withholding: blocks in tables
         self._new: set[int] = set()  # regions that became idle since `take_new`
@@ -70,7 +71,7 @@ class WithheldRegions:
 
     def note_idle(self, block: int) -> None:
         """Notes that a withheld block left its last table."""
-        number = block // self._size
+        number = block // self.size
         self.num_idle += 1
         self._used[number] -= 1
         if not self._used[number]:

@@ -70,6 +70,22 @@ def test_it_gives_memory_back_until_there_is_enough_and_takes_it_later() -> None
     assert (blocks.limit, blocks.num_free) == (NUM_BLOCKS, NUM_BLOCKS)
 
 
+def test_a_limit_that_is_set_holds_until_it_is_lifted() -> None:
+    machine = Machine()
+    machine.fill()
+    blocks = machine.scheduler.blocks
+    machine.room.set_kv_limit(500)
+    assert blocks.limit == 500 <= blocks.num_cached < 508  # a region has eight blocks
+    assert machine.second(TOTAL) == 500
+    assert machine.second(0) < 500  # memory that is short counts as well
+    machine.now_s += QUIET_S
+    for _ in range(20):
+        machine.second(TOTAL)
+    assert blocks.limit == 500
+    machine.room.set_kv_limit(None)
+    assert blocks.limit == NUM_BLOCKS
+
+
 def test_the_limit_outlives_a_restart_of_the_engine() -> None:
     machine = Machine()
     machine.fill()
