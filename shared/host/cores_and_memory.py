@@ -3,7 +3,8 @@
 import os
 from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")
+from shared.host.cgroup_memory import limited_cgroups
+
 MEMINFO = Path("/proc/meminfo")
 
 
@@ -20,16 +21,13 @@ def available_bytes() -> int:
     free = _meminfo("MemAvailable")
     if free is None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit, used = _number(CGROUP / "memory.max"), _number(CGROUP / "memory.current")
-    if limit is None or used is None:
-        return free
-    return max(0, min(free, limit - used + _file_cache()))
+    return max(0, min([free, *(one.limit - one.used + one.file_cache for one in limited_cgroups())]))
 
 
 def total_bytes() -> int:
     """Return all memory of this machine or container."""
     total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(total, _number(CGROUP / "memory.max") or total)
+    return min([total, *(one.limit for one in limited_cgroups())])
 
 
 def _meminfo(name: str) -> int | None:
@@ -39,18 +37,3 @@ def _meminfo(name: str) -> int | None:
         if line.startswith(f"{name}:"):
             return int(line.split()[1]) * 1024
     return None
-
-
-def _file_cache() -> int:
-    """Return the bytes of file pages that the kernel would free; `memory.current` counts them."""
-    for line in (CGROUP / "memory.stat").read_text(encoding="ascii").splitlines():
-        if line.startswith("inactive_file "):
-            return int(line.split()[1])
-    return 0
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii"))
-    except (OSError, ValueError):  # no cgroup v2 here, or `max`: no limit
-        return None

@@ -26,7 +26,7 @@ from shared.kv_hash import NAME_BYTES
 
 _NAMES = 3  # of a segment: the process before may not have ended yet
 PIECE_BYTES: Final = 2 * 2**20  # reserved at a time: some 2 ms
-AHEAD_BYTES: Final = 32 * 2**20  # reserved before they are needed, while nothing else is to do
+AHEAD_BYTES: Final = 32 * 2**20  # reserved at most before they are needed, while nothing else is to do
 
 
 class Slot(NamedTuple):
@@ -100,8 +100,13 @@ class SegmentWriter:
             self._used.discard(slot.at)
 
     def reserve_ahead(self) -> bool:
-        """Reserves a piece of what will be needed next; returns whether more is to be reserved."""
-        wanted = min(self.shape.slots, self._next + -(-AHEAD_BYTES // self.shape.slot_bytes))
+        """Reserves a piece of what will be needed next; returns whether more is to be reserved.
+
+        As much as was used so far, so that a group that is at rest takes little.
+        """
+        used = self._next * self.shape.slot_bytes
+        ahead = min(AHEAD_BYTES, max(PIECE_BYTES, used)) // self.shape.slot_bytes
+        wanted = min(self.shape.slots, self._next + max(1, ahead))
         return self._reserve(min(self._reserved, wanted - 1)) and self._reserved < wanted
 
     def close(self) -> None:

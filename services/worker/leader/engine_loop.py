@@ -164,7 +164,7 @@ class EngineLoop:
             queried, cached = scheduler.admission.take_counts()
             metrics.prefix_cache_queries.inc(queried)
             metrics.prefix_cache_hits.inc(cached)
-        if not plan.chunks and not plan.release and not plan.store and not self._failed_idle:
+        if plan.is_empty and not self._failed_idle:
             return False
         if plan.admit:
             self._mark_admitted(scheduler, {new.seq_id for new in plan.admit})

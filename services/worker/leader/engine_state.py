@@ -7,8 +7,11 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import structlog
+
 from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.names import UNNAMED, BlockNames, PrefixSharing
+from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
@@ -16,6 +19,10 @@ from services.worker.domain.scheduling.step_totals import StepTotals
 from services.worker.leader.step_log import StepLog
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
+
+log = structlog.get_logger(__name__)
+# of a rank's memory that is given back together: of its first and its last huge page, only parts lie in it
+_LEAST_REGION, _MOST_REGION, _REGIONS = 2 << 20, 8 << 20, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +98,9 @@ class EngineState:
         sliding = None
         if info.num_sliding_blocks:
             filled = chunk_blocks(self._limits.token_budget, self._limits.max_running)
-            sliding = SlidingBlocks(info.num_sliding_blocks, info.window, filled)
-        blocks = BlockManager(info.num_blocks, sliding)
+            region = _region(info.num_sliding_blocks, info.sliding_bytes)
+            sliding = SlidingBlocks(info.num_sliding_blocks, info.window, filled, region)
+        blocks = BlockManager(info.num_blocks, sliding, _region(info.num_blocks, info.block_bytes))
         limits = self._limits
         if any(rank.kernels.startswith("plain") for rank in info.ranks):
             limits = replace(limits, draft_tokens=0)  # these compute chunks and single tokens with other bits
@@ -100,6 +108,29 @@ class EngineState:
         if info.kv_parts is not None and names.sharing != "off":
             self.kv_scheduler, self.kv_parts = self.scheduler, info.kv_parts.heads
         return self.scheduler
+
+    def set_kv_limit(self, limit: int) -> int:
+        """Limits the KV blocks that hold content; the ranks give the memory of the others to the system.
+
+        Running sequences keep their blocks and may grow; call it again for those that they leave behind.
+
+        Returns:
+            The limit that holds: enough for the longest request, and all blocks while the engine is down or
+            gives no memory back, which is logged.
+        """
+        info, scheduler = self.info, self.scheduler
+        if info is None or scheduler is None:
+            return limit
+        wanted = min(max(limit, blocks_for(self.facts.context_length)), info.num_blocks)
+        if not info.block_bytes:
+            if wanted < info.num_blocks:
+                log.warning(
+                    "the KV cache keeps its memory: ranks without kernels, or on a GPU, give none back"
+                )
+            return info.num_blocks
+        scheduler.blocks.set_limit(wanted)
+        self.work.set()
+        return wanted
 
     def end_start(self) -> Scheduler | None:
         """Records that the engine is down; returns the scheduler that it had."""
@@ -109,3 +140,9 @@ class EngineState:
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a step that is done."""
         self.num_tokens += num_tokens
+
+
+def _region(num_blocks: int, block_bytes: int) -> int:
+    """How many blocks are withheld together, of so many with so many bytes on a rank."""
+    size = min(_MOST_REGION, max(_LEAST_REGION, num_blocks * block_bytes // _REGIONS))
+    return -(-size // block_bytes) if block_bytes else 1

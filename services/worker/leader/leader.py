@@ -18,6 +18,7 @@ from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.waiting_slots import WaitingSlots
+from services.worker.leader.kv_room import KVRoom
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.records import SessionRecords
@@ -50,6 +51,7 @@ class LeaderParts:
     status: GroupStatus
     subscriptions: Subscriptions
     controls: ControlRuns
+    kv_room: KVRoom
     draft_engine: DraftEngine | None = None
 
 
@@ -95,6 +97,7 @@ class Leader:
         await parts.subscriptions.subscribe_all()
         await parts.loop.start_engine()  # heartbeats say "ready" from here on, so everything else is
         self._spawn(parts.loop.run_steps(), self._keep_house(), parts.controls.run_forever())
+        self._spawn(parts.kv_room.watch_memory())
         await parts.heartbeats.beat()
 
     async def drain(self, timeout_s: float) -> None:

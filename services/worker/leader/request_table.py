@@ -269,7 +269,7 @@ class RequestTable:
             max_running=scheduler.limits.max_running,
             max_waiting=scheduler.limits.max_waiting,
             free_blocks=scheduler.blocks.num_free,
-            total_blocks=scheduler.blocks.num_blocks,
+            total_blocks=scheduler.blocks.num_used + scheduler.blocks.num_free,
             queued_tokens=scheduler.queued_tokens,
         )
 

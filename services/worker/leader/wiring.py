@@ -41,6 +41,7 @@ from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.sequence_builder import SequenceBuilder
 from services.worker.leader.intake.waiting_slots import WaitingSlots
+from services.worker.leader.kv_room import KVRoom
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.leader import Leader, LeaderParts
@@ -220,6 +221,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         loop=loop,
         drain=drain,
         controls=ControlRuns(context, engine, table, preparation, model),
+        kv_room=KVRoom(engine),
         status=GroupStatus(
             context, orchestrator, engine, table, kv_tier, sessions=sessions, draft_engine=drafting
         ),

@@ -165,6 +165,16 @@ class NullBlocks:
             del self.content[sequence.blocks[index]][max(0, end - index * BLOCK_SIZE) :]
         sequence.computed = end
 
+    def vacate(self, first: int, end: int) -> None:
+        """Clear blocks `first` to `end`, which no sequence has.
+
+        Raises:
+            EngineFailed: A sequence has one of them, or they do not exist.
+        """
+        if not 0 <= first < end <= len(self.content) or any(first <= block < end for block in self._readers):
+            raise EngineFailed(f"blocks {first} to {end} are in use or do not exist, and cannot be vacated")
+        self.content[first:end] = [[] for _ in range(first, end)]
+
     def release_blocks(self, sequence: NullSequence) -> None:
         """Release the blocks of a sequence; they keep their content."""
         readers = self._readers

@@ -93,6 +93,8 @@ class NullSequences:
         """Releases and admits sequences."""
         for seq_id in plan.release:
             self._release(seq_id)
+        for first, end in plan.vacate:
+            self.blocks.vacate(first, end)
         for new in plan.admit:
             self._admit(new)
         if num_masks != sum([piece.masked for piece in plan.chunks]):

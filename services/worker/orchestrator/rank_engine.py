@@ -120,6 +120,8 @@ class RankEngine:
             hidden_size=first.hidden_size,
             num_sliding_blocks=first.num_sliding_blocks,
             window=first.window,
+            block_bytes=min(ready.block_bytes for ready in self._ready.values()),
+            sliding_bytes=min(ready.sliding_bytes for ready in self._ready.values()),
             ranks=[self._ready[rank].info for rank in range(self._run.tensor_parallel)],
         )
 

@@ -88,10 +88,14 @@ class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One mixed batch. `store` and `release` are applied first, then `admit`, then `chunks` are computed.
+    """One mixed batch: `store`, `vacate` and `release` are applied first, then `admit`, then `chunks`.
 
     The blocks of `store` are copied before the step writes anything, so they are free for other sequences at
     once. The copies are written to the store in the background, with `hurry` without further delay.
+
+    Attributes:
+        vacate: Ranges (first, end) of blocks without content, whose memory the ranks give back to the system.
+        vacate_sliding: The same of the layers with a sliding window.
     """
 
     step_id: int
@@ -100,6 +104,13 @@ class StepPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     chunks: list[ScheduledChunk] = []
     store: list[StoreBlock] = []
     hurry: bool = False
+    vacate: list[tuple[int, int]] = []
+    vacate_sliding: list[tuple[int, int]] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do for the ranks."""
+        return not (self.chunks or self.release or self.store or self.vacate or self.vacate_sliding)
 
 
 class Alternative(msgspec.Struct, frozen=True, array_like=True):
@@ -182,6 +193,9 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         window: Tokens that the widest of these layers see; 0: there is no pool of sliding blocks.
         run_ahead: Steps to queue behind the running one; 0 if a step takes no time.
         hidden_size: Length of a hidden state, and so of an embedding.
+        block_bytes: Memory of a block on the rank that has the least of it, which goes back to the system
+            when the block is vacated; 0: it does not, as on a GPU.
+        sliding_bytes: The same of a sliding block.
         ranks: The ranks, in order.
     """
 
@@ -195,6 +209,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     window: int = 0
     run_ahead: int = MAX_OUTSTANDING - 1
     hidden_size: int = 0
+    block_bytes: int = 0
+    sliding_bytes: int = 0
     ranks: list[RankInfo] = []
 
 

@@ -92,6 +92,8 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         fingerprint: Set by rank 0 only.
         kv_cache_bytes: Size of this rank's part of the KV cache.
+        block_bytes: Memory of one of its blocks that it gives back when it is vacated.
+        sliding_bytes: The same of a sliding block.
     """
 
     info: RankInfo
@@ -105,6 +107,8 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden_size: int = 0
     num_sliding_blocks: int = 0
     window: int = 0
+    block_bytes: int = 0
+    sliding_bytes: int = 0
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -106,6 +106,9 @@ class HashEngine:
             assert None not in self.store[copy.name], "a block that was never filled"
         for seq_id in plan.release:
             del self._known[seq_id]
+        for slots, ranges in ((self._slots, plan.vacate), (self._sliding, plan.vacate_sliding)):
+            for first, end in ranges:
+                slots[first * BLOCK_SIZE : end * BLOCK_SIZE] = [None] * ((end - first) * BLOCK_SIZE)
         for new in plan.admit:
             self._known[new.seq_id] = _Known(new, new.token_ids.copy())
         before, sliding_before = self._slots.copy(), self._sliding.copy()

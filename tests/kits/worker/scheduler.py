@@ -33,7 +33,7 @@ class Run:
 
     def submit(self) -> bool:
         plan = self.scheduler.plan()
-        if not plan.chunks and not plan.release and not plan.store:
+        if plan.is_empty:
             return False
         assert sum(piece.num_tokens for piece in plan.chunks) <= self.scheduler.limits.token_budget
         assert len({piece.seq_id for piece in plan.chunks}) == len(plan.chunks)

@@ -7,10 +7,21 @@ sliding window have blocks of their own (`sliding_blocks.py`), a sequence has a 
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from services.worker.domain.blocks.pool import BlockPool, blocks_for
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.rank_protocol.plan import BLOCK_SIZE
+
+
+class VacatedBlocks(NamedTuple):
+    """Ranges (first, end) of blocks without content, and the same of the layers with a sliding window."""
+
+    blocks: list[tuple[int, int]]
+    sliding: list[tuple[int, int]]
+
+
+_NOTHING = VacatedBlocks([], [])
 
 
 class BlockManager:
@@ -18,23 +29,54 @@ class BlockManager:
 
     Args:
         sliding: Blocks of the layers with a sliding window; None if all layers share the blocks.
+        region: See `BlockPool`.
+
+    Attributes:
+        limit: How many blocks tables may have when another one is opened. Open ones may grow beyond it.
     """
 
-    def __init__(self, num_blocks: int, sliding: SlidingBlocks | None = None) -> None:
-        self.num_blocks = num_blocks
+    def __init__(self, num_blocks: int, sliding: SlidingBlocks | None = None, region: int = 1) -> None:
+        self.num_blocks = self.limit = num_blocks
         self.sliding = sliding
-        self._pool = BlockPool(num_blocks)
+        self._pool = BlockPool(num_blocks, region)
         self._tables: dict[int, list[int]] = {}
 
     @property
     def num_free(self) -> int:
-        """Blocks that are in no table, with or without content."""
-        return self._pool.num_free
+        """Blocks that new tables may have."""
+        return max(0, self.limit - self.num_used)
 
     @property
     def num_used(self) -> int:
         """Blocks in tables."""
-        return self.num_blocks - self.num_free
+        return self.num_blocks - self._pool.num_free
+
+    @property
+    def num_held(self) -> int:
+        """Blocks that may have content, in tables or cached."""
+        return self.num_used + self.num_cached
+
+    def set_limit(self, limit: int) -> None:
+        """Sets the limit; blocks beyond it that no table has lose their content, the oldest content first.
+
+        Blocks beyond it that tables have stay as they are. Call it again when some of these are closed.
+        """
+        self.limit = limit
+        self._pool.withhold(self.num_blocks - limit)
+        if self.sliding is not None:
+            self.sliding.set_share(limit / self.num_blocks)
+
+    @property
+    def has_vacated(self) -> bool:
+        """Whether `take_vacated` has something to give."""
+        return self._pool.has_vacated or (self.sliding is not None and self.sliding.has_vacated)
+
+    def take_vacated(self) -> VacatedBlocks:
+        """Returns what lost its content to the limit since the last call; the ranks give its memory back."""
+        if not self.has_vacated:  # as in nearly all steps
+            return _NOTHING
+        sliding = [] if self.sliding is None else self.sliding.take_vacated()
+        return VacatedBlocks(self._pool.take_vacated(), sliding)
 
     @property
     def num_cached(self) -> int:
@@ -146,7 +188,7 @@ class BlockManager:
         missing = blocks_for(num_tokens) - len(table)
         if missing <= 0:
             return []
-        if missing > self.num_free:
+        if missing > self._pool.num_free:
             return None
         added = self._pool.take(missing)
         table += added

@@ -1,11 +1,13 @@
 """A pool of KV blocks: which are empty, which are cached under a name, and in how many tables each is.
 
-A free block keeps its content and its name until it is the least recently used one and its memory is needed.
+A free block keeps its content and its name until it is the least recently used one and its memory is needed,
+here or by the system, for which regions of free blocks are withheld (`withheld_regions.py`).
 """
 
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from services.worker.domain.blocks.withheld_regions import WithheldRegions
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 
@@ -15,9 +17,13 @@ def blocks_for(num_tokens: int) -> int:
 
 
 class BlockPool:
-    """`num_blocks` blocks, each of them empty, cached (free, with content) or in one or more tables."""
+    """`num_blocks` blocks, each of them empty, cached (free, with content), withheld, or in tables.
 
-    def __init__(self, num_blocks: int) -> None:
+    Args:
+        region: How many neighbouring blocks are withheld together.
+    """
+
+    def __init__(self, num_blocks: int, region: int = 1) -> None:
         if num_blocks < 1:
             raise ValueError(f"a group needs at least one KV block, got {num_blocks}")
         self.num_blocks = num_blocks
@@ -26,11 +32,12 @@ class BlockPool:
         self._readers = [0] * num_blocks  # in how many tables a block is
         self._names: list[bytes | None] = [None] * num_blocks
         self.by_name: dict[bytes, int] = {}
+        self._withheld = WithheldRegions(num_blocks, region)
 
     @property
     def num_free(self) -> int:
-        """Blocks that are in no table, with or without content."""
-        return len(self._empty) + len(self._cached)
+        """Blocks that are in no table, with or without content; withheld ones as well."""
+        return len(self._empty) + len(self._cached) + self._withheld.num_idle
 
     @property
     def num_cached(self) -> int:
@@ -42,10 +49,12 @@ class BlockPool:
         return self._readers[block]
 
     def take(self, count: int) -> list[int]:
-        """Returns free blocks, those without content first, then those that were unused for longest."""
+        """Returns free blocks: empty ones, then those unused for longest, and at last withheld ones."""
         empty = self._empty
         taken = []
         for _ in range(count):
+            while not empty and not self._cached:
+                self._restore_region()
             if empty:
                 block = empty.pop()
             else:
@@ -67,7 +76,10 @@ class BlockPool:
             self._readers[block] -= 1
             if self._readers[block]:
                 continue
-            if self._names[block] is None:
+            if self._withheld.holds[block]:
+                self.unname(block)
+                self._withheld.note_idle(block)
+            elif self._names[block] is None:
                 self._empty.append(block)
             else:
                 self._cached[block] = None
@@ -96,6 +108,39 @@ class BlockPool:
             self._empty.append(block)
         return True
 
+    def withhold(self, count: int) -> None:
+        """Withholds regions until one more would be over `count` blocks, or ends it for some.
+
+        First those without a block in a table, by the time for which they were unused, empty ones before all.
+        """
+        regions, readers = self._withheld, self._readers
+        if count - regions.num_blocks >= regions.size:
+            ages = dict.fromkeys(self._empty, -1)
+            ages.update((block, order) for order, block in enumerate(self._cached))
+            gone = set[int]()
+            for number in regions.in_order(ages):
+                if regions.num_blocks + regions.size_of(number) > count:
+                    break
+                gone.update(regions.add(number, readers))
+            self._empty = [block for block in self._empty if block not in gone]
+            for block in gone.intersection(self._cached):
+                del self._cached[block]
+                self.unname(block)
+        while regions.num_blocks > count:
+            self._restore_region()
+
+    @property
+    def has_vacated(self) -> bool:
+        """Whether `take_vacated` has something to give."""
+        return self._withheld.has_new
+
+    def take_vacated(self) -> list[tuple[int, int]]:
+        """Returns the ranges (first, end) of blocks whose content went to `withhold` since the last call."""
+        return self._withheld.take_new()
+
+    def _restore_region(self) -> None:
+        self._empty += reversed(self._withheld.pop(self._readers))
+
     def check_invariants(self, tables: Iterable[Iterable[int]]) -> None:
         """Raises `AssertionError` unless free lists, reference counts, names and these tables agree."""
         readers = [0] * self.num_blocks
@@ -107,7 +152,8 @@ class BlockPool:
                 readers[block] += 1
         if readers != self._readers:
             raise AssertionError("the reference counts are not those of the tables")
-        free = [*self._empty, *self._cached]
+        idle = [block for block, held in enumerate(self._withheld.holds) if held and not readers[block]]
+        free = [*self._empty, *self._cached, *idle]
         if sorted(free) != [block for block, count in enumerate(readers) if not count]:
             raise AssertionError(f"{len(free)} free blocks are not those that are in no table")
         named = {name: block for block, name in enumerate(self._names) if name is not None}
@@ -115,3 +161,5 @@ class BlockPool:
             raise AssertionError("blocks and names do not agree")
         if any(self._names[b] is None for b in self._cached) or any(self._names[b] for b in self._empty):
             raise AssertionError("a cached block has no name, or an empty one has")
+        if any(self._names[block] for block in idle) or len(idle) != self._withheld.num_idle:
+            raise AssertionError("withheld blocks have names, or are counted wrong")

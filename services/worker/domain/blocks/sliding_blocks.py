@@ -32,10 +32,11 @@ class SlidingBlocks:
     Args:
         window: How many last positions a token sees in these layers, itself included.
         chunk_blocks: Blocks that the chunks of all steps in flight fill together, at most.
+        region: See `BlockPool`.
     """
 
-    def __init__(self, num_blocks: int, window: int, chunk_blocks: int) -> None:
-        self._pool = BlockPool(num_blocks)
+    def __init__(self, num_blocks: int, window: int, chunk_blocks: int, region: int = 1) -> None:
+        self._pool = BlockPool(num_blocks, region)
         self._window = window
         self._tables: dict[int, _Table] = {}
         self._most_tables = (num_blocks - chunk_blocks) // reserved_blocks(window)
@@ -51,6 +52,19 @@ class SlidingBlocks:
     def num_used(self) -> int:
         """Blocks in tables."""
         return self._pool.num_blocks - self._pool.num_free
+
+    def set_share(self, share: float) -> None:
+        """Keeps that share of the blocks, and those in tables; the others lose their content."""
+        self._pool.withhold(int((1 - share) * self._pool.num_blocks))
+
+    @property
+    def has_vacated(self) -> bool:
+        """Whether `take_vacated` has something to give."""
+        return self._pool.has_vacated
+
+    def take_vacated(self) -> list[tuple[int, int]]:
+        """Returns the ranges (first, end) of blocks that lost their content since the last call."""
+        return self._pool.take_vacated()
 
     @property
     def has_room(self) -> bool:

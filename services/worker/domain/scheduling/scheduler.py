@@ -42,9 +42,9 @@ NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 class Scheduler:
     """Call `plan`, give the plan to the engine, and `apply` its result; results come in the order of plans.
 
-    A plan without chunks, releases and copies does nothing: it is not to be computed, and has no result.
-    After a plan, order what `take_fetches` returns, and call `fetched` when it is done. After a plan and
-    after a result, pass what `take_masks` returns to the engine.
+    An empty plan is not to be computed, and has no result. After a plan, order what `take_fetches` returns,
+    and call `fetched` when it is done. After a plan and after a result, pass what `take_masks` returns to
+    the engine.
 
     Args:
         names: Of blocks; without them nothing is shared.
@@ -76,8 +76,7 @@ class Scheduler:
             self.write_behind,
             lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead, self.in_flight),
         )
-        self._names = names
-        self.trials = CrashTrials()
+        self._names, self.trials = names, CrashTrials()
         self.throttle = PrefillThrottle(limits.itl_target_s)
         self._pace, self._clock = BackgroundPace(), clock
         self.speculation = Speculation(draft_tokens(limits.draft_tokens, blocks, names))
@@ -96,8 +95,7 @@ class Scheduler:
         )
         self._in_flight: deque[tuple[int, list[PlannedChunk]]] = deque()  # step_id and chunks, oldest first
         self._masks = PendingMasks()
-        self._step_id = 0
-        self._planned = False  # the last plan was one to compute
+        self._step_id, self._planned = 0, False  # of the last plan; whether it was one to compute
 
     @property
     def num_preemptions(self) -> int:
@@ -124,7 +122,7 @@ class Scheduler:
         """Whether there is something to plan, now or when the steps in flight are done."""
         queues = self.queues
         some = self.running or self.waiting or queues.release or self.write_behind.has_work
-        return bool(some or queues.fetches.has_new)
+        return bool(some or queues.fetches.has_new or self.blocks.has_vacated)
 
     def add(self, sequence: Sequence) -> None:
         """Queues a sequence; whether it fits at all was checked before (`num_free`, context length)."""
@@ -149,8 +147,9 @@ class Scheduler:
         # copies are planned before a block may go to another sequence
         store = behind.take(self.blocks) if behind.has_work else []
         draft = self._planner.draft_step(self._clock())
+        vacated = self.blocks.take_vacated()
         release, self.queues.release = self.queues.release, []
-        self._planned = bool(draft.chunks or release or store)
+        self._planned = bool(draft.chunks or release or store or vacated.blocks or vacated.sliding)
         if self._planned:
             self._step_id += 1
             self._in_flight.append((self._step_id, draft.planned))
@@ -163,6 +162,8 @@ class Scheduler:
             chunks=draft.chunks,
             store=store,
             hurry=behind.hurries,
+            vacate=vacated.blocks,
+            vacate_sliding=vacated.sliding,
         )
 
     @property
@@ -186,9 +187,8 @@ class Scheduler:
     def requests_in(self, step_ids: Iterable[int]) -> set[str]:
         """Returns the keys of the requests that these steps compute, if they are in flight."""
         wanted = set(step_ids)
-        return {
-            sequence.request_id for step, parts in self._in_flight if step in wanted for sequence, *_ in parts
-        }
+        found = (parts for step, parts in self._in_flight if step in wanted)
+        return {sequence.request_id for parts in found for sequence, *_ in parts}
 
     @property
     def lacks_masks(self) -> bool:

@@ -70,6 +70,7 @@ def _pointers(layer: NativeLayerCache) -> LayerPointers:
             keys=layer.keys.data_ptr(),
             values=layer.values.data_ptr(),
             item_bytes=layer.keys.itemsize,
+            block_bytes=layer.keys.stride(0) * layer.keys.itemsize,
             sliding=layer.sliding,
         )
     return LayerPointers(
@@ -78,5 +79,6 @@ def _pointers(layer: NativeLayerCache) -> LayerPointers:
         key_scales=cold.key_scales.data_ptr(),
         value_scales=cold.value_scales.data_ptr(),
         item_bytes=1,
+        block_bytes=cold.keys.stride(0),
         sliding=layer.sliding,
     )

@@ -1,8 +1,9 @@
 """The KV cache of one rank as the kernels read it: floats, halves, or fp8 beside one of these.
 
-Of each block a KV head's keys lie as [head_dim][16 tokens], its values as [16 tokens][head_dim], both with
-head_dim padded to whole registers. A layer with a cold zone has all blocks as fp8 codes with scales, and
-*window slots* for the blocks that are read in full precision; `recent_window.py` assigns them.
+A block of a pool is its keys and values of all layers that have such blocks, one layer after another. A KV
+head's keys lie as [head_dim][16 tokens], its values as [16 tokens][head_dim], both with head_dim padded to
+whole registers. A layer with a cold zone has all blocks as fp8 codes with scales, and *window slots* for the
+blocks that are read in full precision; `recent_window.py` assigns them.
 """
 
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from services.worker.engine.cold_zone import SCALE_BYTES, ColdZone
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.native.packed_weights import buffer, padded
 from services.worker.engine.native.structs.cache import ColdBlocks
-from services.worker.engine.pages_ahead import PagesAhead
+from services.worker.engine.pool_memory import PoolMemory
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 
@@ -58,13 +59,12 @@ class ColdLayerCache:
     pointers: ColdBlocks
 
     @classmethod
-    def allocate(cls, num_blocks: int, heads: HeadShape, hot_blocks: int) -> "ColdLayerCache":
-        """Zeros, for that many blocks."""
-        shape = num_blocks, heads.kv_heads
-        keys, values = (buffer(*shape, BLOCK_SIZE * heads.width, dtype=torch.uint8) for _ in range(2))
-        key_scales, value_scales = (buffer(*shape) for _ in range(2))
+    def allocate(cls, keys: Tensor, values: Tensor, hot_blocks: int) -> "ColdLayerCache":
+        """The layer with these codes, and scales of zero."""
+        key_scales, value_scales = (buffer(*keys.shape[:2]) for _ in range(2))
         sides = keys, values, key_scales, value_scales
-        return cls(*sides, ColdBlocks(*(side.data_ptr() for side in sides), hot_blocks))
+        pointers = ColdBlocks(*(side.data_ptr() for side in sides), hot_blocks, keys.stride(0))
+        return cls(*sides, pointers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,38 +101,56 @@ class NativeCache:
     ) -> None:
         self.sizes = sizes
         self.width = heads.width
-        self.layers = [
-            self._allocate(sizes, heads, dtype, window, zone if zone and zone.layers[index] else None)
-            for index, window in enumerate(windows)
-        ]
-        self._pages, self._sliding_pages = (PagesAhead(self._buffers(sliding=s)) for s in (False, True))
+        sliding = [window > 0 and sizes.num_sliding > 0 for window in windows]
+        cold = [zone is not None and zone.layers[index] for index in range(len(windows))]
+        types = [torch.uint8 if is_cold else dtype for is_cold in cold]
+        self.pools, sides = [], dict[int, tuple[Tensor, Tensor]]()
+        for own, count in ((False, sizes.num_blocks), (True, sizes.num_sliding)):
+            numbers = [index for index, in_pool in enumerate(sliding) if in_pool == own]
+            made, found = _pool(count, heads, [types[index] for index in numbers])
+            self.pools.append(made)
+            sides.update(zip(numbers, found, strict=True))
+        self.layers: list[NativeLayerCache] = []
+        for index, own in enumerate(sliding):
+            keys, values = sides[index]
+            codes = None
+            if zone is not None and cold[index]:
+                codes = ColdLayerCache.allocate(keys, values, zone.hot_blocks)
+                # window slots are the same in all layers
+                shape = sizes.num_blocks, heads.kv_heads, BLOCK_SIZE * heads.width
+                keys, values = (buffer(*shape, dtype=dtype) for _ in range(2))
+            self.layers.append(NativeLayerCache(keys, values, codes, own))
+
+    @property
+    def vacated_bytes(self) -> tuple[int, int]:
+        """Memory of a block and of a sliding block in their pools."""
+        return self.pools[0].block_bytes, self.pools[1].block_bytes
+
+    def vacate(self, ranges: Sequence[tuple[int, int]], sliding_ranges: Sequence[tuple[int, int]]) -> None:
+        """Gives the system the memory of blocks without content, in ranges (first, end)."""
+        for pool, found in zip(self.pools, (ranges, sliding_ranges), strict=True):
+            for first, end in found:
+                pool.give_back(first, end)
 
     def use(self, last: int, last_sliding: int) -> None:
         """Announces the highest blocks in use, so that the next ones have memory in time; -1: none."""
-        self._pages.use(last)
-        self._sliding_pages.use(last_sliding)
+        self.pools[0].use(last)
+        self.pools[1].use(last_sliding)
 
-    def _buffers(self, *, sliding: bool) -> list[Tensor]:
-        """What the layers with such blocks hold, [blocks, ...] each; window slots are not among it."""
-        found = list[Tensor]()
-        for layer in self.layers:
-            if layer.sliding == sliding:
-                kept = layer if layer.cold is None else layer.cold
-                found += kept.keys, kept.values
-        return found
 
-    @staticmethod
-    def _allocate(
-        sizes: PoolSizes, heads: HeadShape, dtype: torch.dtype, window: int, zone: ColdZone | None
-    ) -> NativeLayerCache:
-        sliding = window > 0 and sizes.num_sliding > 0
-        count = sizes.num_sliding if sliding else sizes.num_blocks
-        slots = count if zone is None else sizes.num_blocks  # window slots are the same in all layers
-        keys, values = (
-            buffer(slots, heads.kv_heads, BLOCK_SIZE * heads.width, dtype=dtype) for _ in range(2)
-        )
-        cold = None if zone is None else ColdLayerCache.allocate(count, heads, zone.hot_blocks)
-        return NativeLayerCache(keys, values, cold, sliding)
+def _pool(
+    count: int, heads: HeadShape, types: Sequence[torch.dtype]
+) -> tuple[PoolMemory, list[tuple[Tensor, Tensor]]]:
+    """A pool of blocks of layers with such types; keys and values of each, as in `NativeLayerCache`."""
+    sizes = [heads.kv_heads * BLOCK_SIZE * heads.width * kind.itemsize for kind in types for _ in range(2)]
+    memory = PoolMemory(count, sum(sizes))
+    parts = [
+        part.view(count, heads.kv_heads, size // heads.kv_heads)
+        for part, size in zip(torch.split(memory.bytes, sizes, dim=1), sizes, strict=True)
+    ]
+    return memory, [
+        (parts[2 * index].view(kind), parts[2 * index + 1].view(kind)) for index, kind in enumerate(types)
+    ]
 
 
 def block_bytes(num_layers: int, heads: HeadShape, dtype: torch.dtype, cold: int = 0) -> int:

@@ -82,6 +82,7 @@ class NativeCompute:
         options: How the kernels run.
 
     Attributes:
+        cache: The KV cache.
         recent_window: The blocks in full precision before a cold zone; None without one.
     """
 
@@ -106,7 +107,8 @@ class NativeCompute:
         self._vocab_size = config.vocab_size
         heads = heads_of(config, collectives.rank, collectives.world)
         cache = NativeCache(config.windows, sizes, heads, options.kv_dtype, options.cold)
-        self._cache = cache
+        self.cache = cache
+        self.vacated_bytes, self.vacate = cache.vacated_bytes, cache.vacate
         cold = options.cold
         self.recent_window = None if cold is None else RecentWindow(sizes.num_blocks, cold.hot_blocks)
         self.blocks: CacheBlocks = NativeBlocks(kernels, cache, config, collectives.rank, collectives.world)
@@ -187,7 +189,7 @@ class NativeCompute:
                 samples += range(end - sampled, end)
             begin = end
         table, sliding_table = full.table(), sliding.table()
-        self._cache.use(int(table.max()), int(sliding_table.max(initial=-1)))
+        self.cache.use(int(table.max()), int(sliding_table.max(initial=-1)))
         sample_rows: Ints = np.array(samples, np.int32)
         batch = ForwardBatch(
             num_rows=rows,

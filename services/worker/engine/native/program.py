@@ -173,6 +173,7 @@ class Program:
             width=heads.width,
             keys=address_of(cache.keys),
             values=address_of(cache.values),
+            block_stride=cache.keys.stride(0),
             window=inputs.window,
             sliding=cache.sliding,
         )

@@ -58,6 +58,7 @@ class PlainCompute:
         self.blocks: CacheBlocks = PlainBlocks(cache, model.config, rank, world)
         self.times = ComputeTimes()
         self.prompts = PromptOutputs()
+        self.vacated_bytes = (0, 0)
         self._model = model
         self.cache = cache
         self._tiled = tiled
@@ -82,6 +83,9 @@ class PlainCompute:
     def progress(self, progress: Progress) -> None:
         self._progress = progress
         self._model.after_layer = self._after_layer
+
+    def vacate(self, ranges: Sequence[tuple[int, int]], sliding_ranges: Sequence[tuple[int, int]]) -> None:
+        """Gives nothing back: see `vacated_bytes`."""
 
     def forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""

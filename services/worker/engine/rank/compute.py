@@ -86,6 +86,7 @@ class Compute(Protocol):
         spans: Takes when each op was computed; None: nothing does. It may be replaced between steps.
         op_names: The ops, by their indices in `spans`.
         prompts: On rank 0 it takes the rows that prompts want; the caller collects them after each call.
+        vacated_bytes: Memory of a block, and of a sliding block, that `vacate` gives back; 0: none.
         likeliest: As `forward`, but returns the likeliest token of each row, of equal ones the lowest, and -1
             where the largest logit is no finite number. None: logits are on the CPU at no cost.
     """
@@ -96,9 +97,19 @@ class Compute(Protocol):
     times: ComputeTimes
     progress: Progress
     prompts: PromptOutputs
+    vacated_bytes: tuple[int, int]
     likeliest: FindLikeliest | None
     spans: OpSpans | None
     op_names: list[OpName]
+
+    def vacate(self, ranges: Sequence[tuple[int, int]], sliding_ranges: Sequence[tuple[int, int]]) -> None:
+        """Gives the system the memory of blocks without content, as far as `vacated_bytes` says.
+
+        Args:
+            ranges: (first, end) of blocks.
+            sliding_ranges: The same of the layers with a sliding window.
+        """
+        ...
 
     def forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """Computes the chunks, whose states include them already, and caches their keys and values.

@@ -149,6 +149,9 @@ def _serve(
             mover.note_step(hurry=plan.hurry)
             if plan.store:
                 mover.copy_out(plan.store)
+        if plan.vacate or plan.vacate_sliding:  # before a fetch may fill such blocks again
+            runner.compute.vacate(plan.vacate, plan.vacate_sliding)
+        if mover is not None:
             mover.start_due_fetches(plan.step_id)
             recorder.note_copies()
         result = runner.run_step(plan)
@@ -249,6 +252,8 @@ def load(
         hidden_size=shape.hidden_size,
         num_sliding_blocks=sizes.num_sliding,
         window=max(shape.windows) if sizes.num_sliding else 0,
+        block_bytes=runner.compute.vacated_bytes[0],
+        sliding_bytes=runner.compute.vacated_bytes[1],
     )
     return runner, ready
 

@@ -19,7 +19,7 @@ from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.rank_protocol.run_config import EngineRunConfig
-from shared.host import cores_and_memory
+from shared.host import cgroup_memory, cores_and_memory
 from tests.kits.engine.rank_threads import make_model
 from tests.kits.engine.small_models import small_model
 
@@ -140,16 +140,54 @@ def test_weights_in_files_need_no_memory_of_their_own(model: Path, monkeypatch: 
         require_room(run_of(model), shape, tensors, native=True, mapped=True)
 
 
-def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cores_and_memory, "CGROUP", tmp_path)
+@pytest.mark.parametrize(
+    ("line", "limit", "used", "cache"),
+    [
+        ("0::/", "memory.max", "memory.current", "inactive_file"),
+        ("0::/outside/of/the/container", "memory.max", "memory.current", "inactive_file"),
+        (
+            "7:cpu,memory:/",
+            "memory/memory.limit_in_bytes",
+            "memory/memory.usage_in_bytes",
+            "total_inactive_file",
+        ),
+    ],
+)
+def test_a_container_s_limit_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, line: str, limit: str, used: str, cache: str
+) -> None:
+    own = tmp_path / "own"
+    own.write_text(f"3:pids:/x\n{line}\n")
+    monkeypatch.setattr(cgroup_memory, "MOUNT", tmp_path)
+    monkeypatch.setattr(cgroup_memory, "OWN", own)
     machine = cores_and_memory.available_bytes()
     assert machine > 2**20
-    (tmp_path / "memory.max").write_text("3000000\n")
-    (tmp_path / "memory.current").write_text("2500000\n")
-    (tmp_path / "memory.stat").write_text("anon 5\ninactive_file 100000\n")
+    (tmp_path / "memory").mkdir()
+    (tmp_path / limit).write_text("3000000\n")
+    (tmp_path / used).write_text("2500000\n")
+    (tmp_path / limit).with_name("memory.stat").write_text(f"anon 5\n{cache} 100000\n")
     assert cores_and_memory.available_bytes() == 600000
     assert cores_and_memory.total_bytes() == 3000000
-    (tmp_path / "memory.max").write_text("max\n")
+    for none in ("max", str(2**63 - 4096)):
+        (tmp_path / limit).write_text(f"{none}\n")
+        assert cores_and_memory.available_bytes() > 2**20
+        assert cores_and_memory.total_bytes() == os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_tightest_of_the_cgroups_around_a_process_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own").write_text("0::/outer/inner\n")
+    monkeypatch.setattr(cgroup_memory, "MOUNT", tmp_path)
+    monkeypatch.setattr(cgroup_memory, "OWN", tmp_path / "own")
+    (tmp_path / "outer/inner").mkdir(parents=True)
+    for name, limit, used in (("outer", 5_000_000, 4_900_000), ("outer/inner", 4_000_000, 2_000_000)):
+        (tmp_path / name / "memory.max").write_text(f"{limit}\n")
+        (tmp_path / name / "memory.current").write_text(f"{used}\n")
+        (tmp_path / name / "memory.stat").write_text("inactive_file 7\n")
+    assert cores_and_memory.available_bytes() == 100_007
+    assert cores_and_memory.total_bytes() == 4_000_000
+    (tmp_path / "own").unlink()  # as outside Linux
     assert cores_and_memory.available_bytes() > 2**20
 
 

@@ -49,7 +49,7 @@ class Ranks:
             plan = self.scheduler.plan()
             self.fetches += self.scheduler.take_fetches()
             self.scheduler.check_invariants()
-            if not plan.chunks and not plan.release and not plan.store:
+            if plan.is_empty:
                 return
             self.plans.append(plan)
 

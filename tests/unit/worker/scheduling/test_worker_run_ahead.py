@@ -99,6 +99,7 @@ def guess_most(scheduler: Scheduler, expected: dict[str, Output], chance: random
     sharing=st.sampled_from(["tenant", "tenant", "all", "off"]),
     engine=st.sampled_from(["hash", "hash", "null"]),
     drafts=st.integers(0, 6),
+    region=st.sampled_from([0, 0, 1, 3]),
 )
 def test_everybody_gets_the_tokens_of_an_undisturbed_run(
     *,
@@ -110,10 +111,12 @@ def test_everybody_gets_the_tokens_of_an_undisturbed_run(
     sharing: PrefixSharing,
     engine: str,
     drafts: int,
+    region: int,
 ) -> None:
+    """With a `region` the limit of the blocks changes again and again, and they lose what is not in use."""
     chance = random.Random(seed)
     limits = scheduler_limits(budget, min(budget, 8), 1000, draft_tokens=drafts)
-    blocks, model = with_window(num_blocks, limits, window)
+    blocks, model = with_window(num_blocks, limits, window, region or 1)
     null = null_engine(blocks=num_blocks)
     null.reset()
     compute = model.compute if engine == "hash" else null.compute
@@ -133,6 +136,9 @@ def test_everybody_gets_the_tokens_of_an_undisturbed_run(
             run.scheduler.end(victim)
             cancelled.add(victim.request_id)
             run.scheduler.check_invariants()
+        if region and chance.random() < 0.2:
+            blocks.set_limit(chance.choice([num_blocks, chance.randint(1, num_blocks)]))
+            run.scheduler.check_invariants()
         if not coming and not run.scheduler.has_work and not run.results:
             break
     else:
@@ -143,7 +149,7 @@ def test_everybody_gets_the_tokens_of_an_undisturbed_run(
     for name in cancelled:
         tokens = known[name].tokens[known[name].prompt_len :]
         assert tokens == expected[name][0][: len(tokens)]
-    assert blocks.num_free == num_blocks
+    assert (blocks.num_free, blocks.num_used) == (blocks.limit, 0)
     assert (model.num_known, null.held_blocks) == (0, 0)
 
 

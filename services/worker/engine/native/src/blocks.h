@@ -14,6 +14,7 @@ struct LayerPointers {
   uint8_t* values;  // [blocks][kv_heads][16][width]
   float *key_scales, *value_scales;  // [blocks][kv_heads]; null if blocks are not compressed
   int64_t item_bytes;  // of a key's or value's component
+  int64_t block_bytes;  // from one block to the next
   int64_t sliding;     // its blocks are those of the sliding layers
 };
 
@@ -40,8 +41,8 @@ void copy_head(const CachePointers& c, int64_t block, int64_t sliding, int64_t h
       bytes += 2 * BLOCK * row + (l->key_scales ? 2 * sizeof(float) : 0);
       continue;
     }
-    const int64_t at = (l->sliding ? sliding : block) * c.kv_heads + head;
-    const int64_t padded = at * BLOCK * c.width * l->item_bytes;
+    const int64_t number = l->sliding ? sliding : block, at = number * c.kv_heads + head;
+    const int64_t padded = number * l->block_bytes + head * BLOCK * c.width * l->item_bytes;
     if (l->key_scales) move(l->key_scales + at, sizeof(float));
     move(l->keys + padded, BLOCK * row);
     if (l->value_scales) move(l->value_scales + at, sizeof(float));

@@ -57,6 +57,7 @@ struct AttentionLayer {
   int64_t heads, kv_heads, dim, width;  // width: dim padded to sixteen
   void* keys;      // [blocks][kv_heads][width][16], or of window slots
   void* values;    // [blocks][kv_heads][16][width], the same
+  int64_t block_stride;  // numbers from one block to the next: those of the other layers lie in between
   int64_t window;  // positions a token sees, itself included; 0: all
   int64_t sliding; // its blocks are those of the sliding layers
   PageChoice pages;  // of a layer without a window
@@ -74,12 +75,12 @@ template <class T>
 struct FullPrecision {
   static constexpr bool SCALED = false;
   T *keys, *values;
-  int64_t kv_heads, width;
+  int64_t kv_heads, width, stride;
 
   explicit FullPrecision(const AttentionLayer& l)
-      : keys((T*)l.keys), values((T*)l.values), kv_heads(l.kv_heads), width(l.width) {}
-  T* key(int64_t block, int64_t head) const { return keys + (block * kv_heads + head) * BLOCK * width; }
-  T* value(int64_t block, int64_t head) const { return values + (block * kv_heads + head) * BLOCK * width; }
+      : keys((T*)l.keys), values((T*)l.values), kv_heads(l.kv_heads), width(l.width), stride(l.block_stride) {}
+  T* key(int64_t block, int64_t head) const { return keys + block * stride + head * BLOCK * width; }
+  T* value(int64_t block, int64_t head) const { return values + block * stride + head * BLOCK * width; }
 };
 
 // The compressed blocks of a layer: fp8 codes, and a scale for the keys and for the values of each block and head.
@@ -87,6 +88,7 @@ struct ColdBlocks {
   uint8_t *keys, *values;            // as in `AttentionLayer`
   float *key_scales, *value_scales;  // [blocks][kv_heads]
   int64_t hot_blocks;                // how many blocks before its own a query reads in full precision
+  int64_t block_stride;              // of the codes, as in `AttentionLayer`
 };
 
 struct Compressed {
@@ -95,8 +97,8 @@ struct Compressed {
   int64_t kv_heads, width;
 
   Compressed(const AttentionLayer& l, const ColdBlocks& cold) : cold(cold), kv_heads(l.kv_heads), width(l.width) {}
-  uint8_t* key(int64_t block, int64_t head) const { return cold.keys + (block * kv_heads + head) * BLOCK * width; }
-  uint8_t* value(int64_t block, int64_t head) const { return cold.values + (block * kv_heads + head) * BLOCK * width; }
+  uint8_t* key(int64_t block, int64_t head) const { return cold.keys + block * cold.block_stride + head * BLOCK * width; }
+  uint8_t* value(int64_t block, int64_t head) const { return cold.values + block * cold.block_stride + head * BLOCK * width; }
   F key_scale(int64_t block, int64_t head) const { return set1(E4M3_UNIT * cold.key_scales[block * kv_heads + head]); }
   F value_scale(int64_t block, int64_t head) const { return set1(E4M3_UNIT * cold.value_scales[block * kv_heads + head]); }
 };

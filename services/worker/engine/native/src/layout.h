@@ -33,12 +33,13 @@ const LayoutEntry LAYOUT[] = {
 
     STRUCT(AttentionLayer), FIELD(AttentionLayer, heads), FIELD(AttentionLayer, kv_heads), FIELD(AttentionLayer, dim),
     FIELD(AttentionLayer, width), FIELD(AttentionLayer, keys), FIELD(AttentionLayer, values),
+    FIELD(AttentionLayer, block_stride),
     FIELD(AttentionLayer, window), FIELD(AttentionLayer, sliding), FIELD(AttentionLayer, pages),
 
     STRUCT(PageChoice), FIELD(PageChoice, recent), FIELD(PageChoice, sinks), FIELD(PageChoice, stride),
 
     STRUCT(ColdBlocks), FIELD(ColdBlocks, keys), FIELD(ColdBlocks, values), FIELD(ColdBlocks, key_scales),
-    FIELD(ColdBlocks, value_scales), FIELD(ColdBlocks, hot_blocks),
+    FIELD(ColdBlocks, value_scales), FIELD(ColdBlocks, hot_blocks), FIELD(ColdBlocks, block_stride),
 
     STRUCT(TiledRows), FIELD(TiledRows, floats), FIELD(TiledRows, pairs), FIELD(TiledRows, codes),
     FIELD(TiledRows, scales), FIELD(TiledRows, starts), FIELD(TiledRows, sums), FIELD(TiledRows, stride), FIELD(TiledRows, byte_stride),
@@ -120,7 +121,8 @@ const LayoutEntry LAYOUT[] = {
     FIELD(RowDraw, token),
 
     STRUCT(LayerPointers), FIELD(LayerPointers, keys), FIELD(LayerPointers, values), FIELD(LayerPointers, key_scales),
-    FIELD(LayerPointers, value_scales), FIELD(LayerPointers, item_bytes), FIELD(LayerPointers, sliding),
+    FIELD(LayerPointers, value_scales), FIELD(LayerPointers, item_bytes), FIELD(LayerPointers, block_bytes),
+    FIELD(LayerPointers, sliding),
     STRUCT(CachePointers), FIELD(CachePointers, num_layers), FIELD(CachePointers, kv_heads), FIELD(CachePointers, dim),
     FIELD(CachePointers, width), FIELD(CachePointers, layers),
     STRUCT(RankBarrier), FIELD(RankBarrier, published), FIELD(RankBarrier, timeout_ns), FIELD(RankBarrier, count),

@@ -17,6 +17,7 @@ class AttentionLayer(ctypes.Structure):
         ("width", c_int64),
         ("keys", ADDRESS),
         ("values", ADDRESS),
+        ("block_stride", c_int64),
         ("window", c_int64),
         ("sliding", c_int64),
         ("pages", PageChoice),
@@ -32,6 +33,7 @@ class ColdBlocks(ctypes.Structure):
         ("key_scales", ADDRESS),
         ("value_scales", ADDRESS),
         ("hot_blocks", c_int64),
+        ("block_stride", c_int64),
     ]
 
 
@@ -44,6 +46,7 @@ class LayerPointers(ctypes.Structure):
         ("key_scales", ADDRESS),
         ("value_scales", ADDRESS),
         ("item_bytes", c_int64),
+        ("block_bytes", c_int64),
         ("sliding", c_int64),
     ]
 
