@@ -11,7 +11,7 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from datetime import datetime
 from statistics import median
 from typing import Any
@@ -26,7 +26,6 @@ from cli.status.query import find_broker
 from shared.telemetry.spans.export import BATCH_S
 from shared.telemetry.spans.names import SPANS
 from shared.telemetry.spans.trace_ids import trace_id_of_request
-from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import await_idle
 from tests.kits.e2e.stack import Stack, wait_for
@@ -57,8 +56,20 @@ def slow_stack(tmp_path_factory: pytest.TempPathFactory, collector: Collector) -
         assert stack.end() == 0
 
 
-async def read_stream(client: httpx.AsyncClient, prompt: str, *, tokens: int, cut_after: int = 0) -> str:
-    """Reads one stream's text; with `cut_after`, closes the connection after that many events."""
+async def read_stream(
+    client: httpx.AsyncClient,
+    prompt: str,
+    *,
+    tokens: int,
+    cut_after: int = 0,
+    begun: Callable[[str], None] = lambda _group: None,
+) -> str:
+    """Reads one stream's text.
+
+    Args:
+        cut_after: Closes the connection after that many events; 0: reads all.
+        begun: Called with the stream's group at each event, from the first text on.
+    """
     body = {
         "model": "demo",
         "temperature": 0,
@@ -80,6 +91,8 @@ async def read_stream(client: httpx.AsyncClient, prompt: str, *, tokens: int, cu
             assert "error" not in chunk, chunk
             text += chunk["choices"][0]["delta"].get("content") or ""
             events += 1
+            if text:
+                begun(response.headers["x-ryz-group"])
             if cut_after and events >= cut_after:
                 return text
     assert ended, "a stream ended without [DONE]"
@@ -274,16 +287,21 @@ async def read_through_a_loss(stack: Stack, loss: int) -> dict[str, float]:
     wait_for(lambda: [one["state"] for one in stack.status()["groups"]] == ["ready"] * 2, "both groups")
     begun, report = time.time(), stack.whole_status()
     victim = report["groups"][loss]["leader_pid"]
-    (admin_url,) = (one["detail"]["admin_url"] for one in report["services"] if one["pid"] == victim)
-    metrics = Metrics(admin_url)
-    async with httpx.AsyncClient(base_url=stack.state.url, timeout=60) as client:
+    victims_answer = asyncio.Event()
+
+    def note_begun(group: str) -> None:
+        if group == report["groups"][loss]["group"]:
+            victims_answer.set()
+
+    async with httpx.AsyncClient(base_url=stack.state.url, timeout=PATIENCE_S) as client:
         # two thirds prefer one group, which cannot take so many at once
         prompts = [PROMPTS[n % 8 if n % 3 == 0 else 0] for n in range(60)]
-        running = [asyncio.create_task(read_stream(client, prompt, tokens=200)) for prompt in prompts]
-        async with asyncio.timeout(PATIENCE_S):  # on a busy machine streams take seconds to begin
-            while await asyncio.to_thread(metrics.value, "ryz_worker_num_requests_running") < 1:  # noqa: ASYNC110 (another process has no event)
-                await asyncio.sleep(0.05)
-        await asyncio.sleep(0.1)  # before any has ended: a killed leader takes its last spans along
+        # six seconds or more each: beside busy processes sixty take seconds to begin
+        reading = (read_stream(client, prompt, tokens=600, begun=note_begun) for prompt in prompts)
+        running = [asyncio.create_task(one) for one in reading]
+        # a request whose first tokens are not here goes to the other group as a new one; and before any has
+        # ended: a killed leader takes its last spans along
+        await asyncio.wait_for(victims_answer.wait(), PATIENCE_S)
         os.kill(victim, signal.SIGKILL)
         await asyncio.gather(*running)
     found: dict[str, float] = {}

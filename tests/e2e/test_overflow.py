@@ -34,7 +34,9 @@ SETTINGS = {
     "RYZ_KV_FETCH_TIMEOUT_S": "10",
     # all first turns run on one group, also on a slow machine where its load gets far ahead of the other's
     "RYZ_ROUTER_LEAD_S": "600",
-    "RYZ_ROUTER_THRESHOLD_S": "5",
+    # requests sent since a heartbeat that is late count as waiting, and nothing has measured their speed
+    "RYZ_ROUTER_THRESHOLD": "10",
+    "RYZ_ROUTER_THRESHOLD_S": "60",
 }
 
 

@@ -20,6 +20,7 @@ from services.worker.rank_protocol.failures import EngineFailed
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 from tests.kits.engine.two_hosts import ADDRESSES, two_hosts, why_not
+from tests.kits.waiting import PATIENCE_S
 
 Process = subprocess.Popen[str]
 ROOT = Path(__file__).parents[3]
@@ -142,7 +143,7 @@ async def test_two_hosts_say_what_one_says_and_find_each_other_again(
         finally:
             end(second)
         far.terminate()
-        assert far.wait(5) == 0
+        assert far.wait(PATIENCE_S) == 0
     finally:
         end(leader, far)
 
@@ -155,7 +156,7 @@ def test_a_host_with_another_model_is_refused(
     far, leader = join(hosts[1], address, other), lead(hosts[0], address, model)
     try:
         assert f"{other} on the host of rank 1 is another model" in json.loads(line(leader.stdout))["failed"]
-        assert far.wait(20) == 2
+        assert far.wait(PATIENCE_S) == 2
         assert "is another model than the leader's" in far.communicate()[1]
     finally:
         end(leader, far)
@@ -164,10 +165,11 @@ def test_a_host_with_another_model_is_refused(
 def test_a_wrong_token_and_too_few_ranks_are_told(model: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    leader = lead([], address, model, timeout_s=9)
     far = join([], address, model, token="some other secret here")
+    find(far.stderr, "no leader yet")  # it has started, and tries again and again
+    leader = lead([], address, model, timeout_s=9)
     try:
-        assert far.wait(30) == 2
+        assert far.wait(PATIENCE_S) == 2
         assert "its RYZ_RANK_TOKEN is another" in far.communicate()[1]
         failed = json.loads(line(leader.stdout))["failed"]
         assert f"0 of 1 ranks of other hosts joined at {address} within 9 s (127.0.0.1 was refused" in failed
@@ -184,13 +186,13 @@ def test_a_wrong_token_and_too_few_ranks_are_told(model: Path) -> None:
 )
 def test_what_a_joining_host_gets_wrong_is_reported_at_once(words: list[str], said: str) -> None:
     process = run([], "-m", "services.worker.engine", *words)
-    assert said in process.communicate(timeout=30)[1]
+    assert said in process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 2
 
 
 def test_a_missing_token_is_reported() -> None:
     process = run([], "-m", "services.worker.engine", "--join", "a:1", "--model", "models/demo", token="")
-    assert "RYZ_RANK_TOKEN must be" in process.communicate(timeout=30)[1]
+    assert "RYZ_RANK_TOKEN must be" in process.communicate(timeout=PATIENCE_S)[1]
     assert process.returncode == 2
 
 

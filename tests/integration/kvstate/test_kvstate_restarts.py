@@ -114,7 +114,7 @@ async def test_a_cut_file_costs_the_last_write_alone(
     async with running(nats_url, store.url):
         kept = await store_records(nats_bus, [tenant], 20)
         await SessionsClient(nats_bus).commit([record(tenant, "last", text="x" * 2000)])
-    store.stop(kill=True)
+    store.stop()  # a killed one may have held its last writes back, which are more than are cut
     newest = store.files[-1]
     os.truncate(newest, newest.stat().st_size - 700)
     store.start()

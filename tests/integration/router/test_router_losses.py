@@ -173,7 +173,7 @@ async def world(server: TellingServer) -> AsyncIterator[World]:
     for process in world.processes:
         if process.returncode is None:
             process.kill()
-            await process.wait()
+        await process.communicate()  # also closes the pipes of one that has ended
     await bus.close()
 
 

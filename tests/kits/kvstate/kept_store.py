@@ -9,9 +9,9 @@ import redis
 
 from cli.stack.host.private import make_private_dir, write_private
 from cli.stack.servers.redis_server import Store, find_redis, new_store_passwords
+from tests.kits.waiting import PATIENCE_S
 
 ADMIN = "admin"
-START_S = 20.0
 OLD_DEFAULT_USER, NEW_DEFAULT_USER = "user default off\n", "user default off ~* &* +@all\n"
 
 
@@ -59,7 +59,7 @@ class KeptStore:
             write_private(path, given + more)
         with self.log.open("ab") as log:
             self._process = subprocess.Popen([self._binary, str(self._store.config)], stdout=log, stderr=log)
-        give_up = time.monotonic() + START_S
+        give_up = time.monotonic() + PATIENCE_S
         while time.monotonic() < give_up:
             assert self._process.poll() is None, self.log.read_text()[-3000:]
             try:
@@ -75,14 +75,14 @@ class KeptStore:
         process, self._process = self._process, None
         if process is not None:
             process.kill() if kill else process.terminate()
-            process.wait(10)
+            process.wait(PATIENCE_S)
 
     def rewrite(self) -> None:
         """Has it rewrite its log, and waits for the end of it."""
         with self.connect() as client:
             before = int(client.info("persistence")["aof_rewrites"])
             client.execute_command("BGREWRITEAOF")
-            give_up = time.monotonic() + START_S
+            give_up = time.monotonic() + PATIENCE_S
             while (
                 int(client.info("persistence")["aof_rewrites"]) == before
                 or client.info("persistence")["aof_rewrite_in_progress"]

@@ -148,6 +148,7 @@ class Fleet:
         self.nats = NatsServer(folder)
         self.folder = folder
         self.settings = settings
+        self.gateway_constants: dict[str, Any] = {}
         self.groups = groups
         self.ports = free_ports(2)
         self.admin_ports = free_ports(groups)
@@ -161,7 +162,10 @@ class Fleet:
     def start_gateway(self, index: int) -> None:
         """Starts or restarts a gateway without waiting for it."""
         keys = ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items())
-        self._start(f"gateway{index}", "gateway", http_port=str(self.ports[index]), api_keys=keys)
+        self._start(
+            f"gateway{index}", "tests.kits.gateway.gateway_main", json.dumps(self.gateway_constants),
+            http_port=str(self.ports[index]), api_keys=keys,
+        )  # fmt: skip
 
     def kill(self, name: str, how: int = signal.SIGKILL) -> None:
         """Sends a signal to a process and waits for its exit."""
@@ -221,14 +225,14 @@ class Fleet:
         """Starts or restarts a group without waiting for it."""
         step = {"null_step_delay_ms": str(STEP_MS)}
         self._start(
-            f"group{index}", "worker", group=f"g{index}", engine="null", model_name="demo",
+            f"group{index}", "services.worker", group=f"g{index}", engine="null", model_name="demo",
             admin_port=str(self.admin_ports[index]), **step,
         )  # fmt: skip
 
     def start_all(self) -> None:
         """Starts the servers and services, and waits until they serve."""
         self.nats.start()
-        self._start("router", "router")
+        self._start("router", "services.router")
         for index in range(self.groups):
             self.start_group(index)
         for index in range(len(self.ports)):
@@ -253,9 +257,9 @@ class Fleet:
     def __exit__(self, *_: object) -> None:
         self.stop_all()
 
-    def _start(self, name: str, service: str, **settings: str) -> None:
+    def _start(self, name: str, module: str, *arguments: str, **settings: str) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
         given = {"nats_url": self.nats.url} | settings | self.settings
         env |= {f"RYZ_{key.upper()}": value for key, value in given.items()}
         with (self.folder / f"{name}.log").open("ab") as log:
-            self.processes[name] = start_program(f"services.{service}", env=env, stdout=log, stderr=log)
+            self.processes[name] = start_program(module, *arguments, env=env, stdout=log, stderr=log)

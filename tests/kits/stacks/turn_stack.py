@@ -35,6 +35,7 @@ class TurnsFleet(Fleet):
         (folder / "redis").mkdir()
         self.redis = RedisServer(folder / "redis")
         super().__init__(folder, groups=groups, **PATIENT | settings)
+        self.gateway_constants = {"idempotency_find_ms": 4000}  # a repeat runs anew if leaders answer later
 
     def http(self, index: int = 0, tenant: str = "one") -> httpx.AsyncClient:
         """A client of gateway `index` with the key of `tenant`."""
@@ -83,7 +84,7 @@ class TurnsFleet(Fleet):
 
     def start_kvstate(self) -> None:
         """Starts or restarts the state service without waiting for it."""
-        self._start("kvstate", "kvstate", redis_url=self.redis.url)
+        self._start("kvstate", "services.kvstate", redis_url=self.redis.url)
 
     def await_group(self, index: int) -> None:
         """Waits until the group is ready."""

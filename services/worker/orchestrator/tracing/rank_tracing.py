@@ -5,8 +5,6 @@ answers. Ranks of this host are pinged only for a profile.
 """
 
 import asyncio
-import select
-import socket
 import time
 from array import array
 from collections.abc import Sequence
@@ -15,9 +13,10 @@ from typing import NamedTuple
 import msgspec
 
 from services.worker.orchestrator.rank_link import RankLink
+from services.worker.orchestrator.tracing.life_pings import LifePings
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
 from services.worker.rank_protocol.step_times import KINDS, PartsOfStep, StepTimes
-from services.worker.rank_protocol.trace_messages import LIFE_PONG, Ping, Pong, TraceOrder, TracePiece
+from services.worker.rank_protocol.trace_messages import Ping, Pong, TraceOrder, TracePiece
 from shared.telemetry.clock_estimate import ClockEstimate, ClockOffset, RoundTrip
 
 PING_S = 0.2  # between two pings of a rank of another host
@@ -27,8 +26,6 @@ _GOOD_NS = 20_000
 _MOST_MISSED = 4  # a rank whose kernel grants no lifeline answers none
 _PIECE_WAIT_S = 15.0  # a long step delays the answer of a rank
 _STEP_NUMBERS = 4 + len(KINDS)
-
-ANSWER_MS = 2  # the longest that the leader's event loop stands still for one ping
 
 
 class TracedRank(NamedTuple):
@@ -60,6 +57,7 @@ class RankTracing:
         self._links: list[RankLink] = []
         self._times: StepTimes | None = None
         self._clocks: dict[int, ClockEstimate] = {}
+        self._own: dict[int, LifePings] = {}  # of ranks of this host
         self._sent: dict[tuple[int, int], int] = {}  # when a ping of a rank was sent
         self._pings = 0
         self._waiting: dict[int, asyncio.Future[TracePiece]] = {}
@@ -70,12 +68,17 @@ class RankTracing:
         """Takes the ranks of a start, once they are ready."""
         self._links, self._times = list(links), times
         self._clocks = {link.rank.rank: ClockEstimate() for link in links}
+        self._own = {
+            link.rank.rank: LifePings(link.rank.life_sock)
+            for link in links
+            if not link.rank.host and link.rank.life_sock is not None
+        }
         if any(link.rank.host for link in links):
             self._ping_remote()
 
     def detach(self) -> None:
         """Forgets the ranks; a call that waits for one of them gets nothing."""
-        self._links, self._times = [], None
+        self._links, self._times, self._own = [], None, {}
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -104,19 +107,22 @@ class RankTracing:
             if count >= PINGS and self._are_good():
                 return
             for link in list(self._links):
-                life = link.rank.life_sock
-                self._pings += 1
                 rank = link.rank.rank
                 if link.rank.host:
                     if count < PINGS:
                         self._ping(link)
-                elif life is not None and missed.get(rank, 0) < _MOST_MISSED:  # each miss holds up the loop
-                    trip = ping_life(life, self._pings % 256)
-                    if trip is None:
-                        missed[rank] = missed.get(rank, 0) + 1
+                elif (own := self._own.get(rank)) is not None:
+                    if missed.get(rank, 0) < _MOST_MISSED:  # each miss holds up the loop
+                        trips, in_time = own.ping()
+                        missed[rank] = missed.get(rank, 0) + (not in_time)
                     else:
-                        self._clocks[rank].add(trip)
+                        trips = own.take_late()
+                    self._add_trips(rank, trips)
             await asyncio.sleep(0.001)
+
+    def _add_trips(self, rank: int, trips: list[RoundTrip]) -> None:
+        for trip in trips:
+            self._clocks[rank].add(trip)
 
     def _are_good(self) -> bool:
         """Whether the clocks of this host's ranks are known well; others are too far away for that."""
@@ -144,6 +150,8 @@ class RankTracing:
             problem = f"rank {rank} did not answer within {_PIECE_WAIT_S:g} s"
         except _RankEnded:
             problem = f"rank {rank} ended during the profile"
+        if (own := self._own.get(rank)) is not None:
+            self._add_trips(rank, own.take_late())
         clock = self._clocks[rank].offset(time.monotonic_ns())
         return TracedRank(rank, host, pid, clock, b"" if problem else bytes(pieces), problem)
 
@@ -194,34 +202,3 @@ class RankTracing:
             own_ns = found.offset_ns
             writer.write_step(step_id, begin_ns - own_ns, end_ns - own_ns, PartsOfStep(*parts), idle_ns)
         writer.write_totals(pong.totals)
-
-
-def ping_life(sock: socket.socket, number: int) -> RoundTrip | None:
-    """Pings the clock of a rank of this host on its life socket.
-
-    A round trip takes some tens of microseconds and is waited for on the spot, since the event loop would add
-    its own delays to it.
-
-    Args:
-        sock: The leader's end of the rank's life socket, non-blocking.
-        number: Of the ping, below 256; answers to other ones are dropped.
-
-    Returns:
-        The round trip; None: there was no answer in time, or the rank has ended.
-    """
-    poller, wanted = select.poll(), bytes([number])
-    poller.register(sock, select.POLLIN)
-    try:
-        sent_ns = time.monotonic_ns()
-        sock.send(wanted)
-        while poller.poll(ANSWER_MS):
-            answer = sock.recv(LIFE_PONG.size)
-            heard_ns = time.monotonic_ns()
-            if len(answer) < LIFE_PONG.size:
-                return None
-            echoed, received_ns, answered_ns = LIFE_PONG.unpack(answer)
-            if echoed == number:
-                return RoundTrip(sent_ns, received_ns, answered_ns, heard_ns)
-    except OSError:
-        return None
-    return None

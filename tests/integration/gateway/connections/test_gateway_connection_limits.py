@@ -63,15 +63,24 @@ async def test_partial_headers_of_all_are_bounded() -> None:
     async with running_gateway(http_max_partial_bytes=2**20) as gateway:
         held = [raw_connection(gateway.port) for _ in range(20)]
         connections = [await one.__aenter__() for one in held]
+        partial = HEAD + b"X-A: " + b"a" * 60_000
         for connection in connections:
-            await connection.send(HEAD + b"X-A: " + b"a" * 60_000)
-        answers = await asyncio.gather(
-            *(connection.answer(1.0) for connection in connections), return_exceptions=True
+            await connection.send(partial)
+        # all has arrived: what is not held was refused
+        num_held = 2**20 // len(partial)
+        num_refused = len(connections) - num_held
+        await eventually(lambda: refused(gateway, "partial_headers") == num_refused)
+        await eventually(
+            lambda: gateway.metric("ryz_gateway_partial_header_bytes") == num_held * len(partial)
         )
-        full = [answer for answer in answers if not isinstance(answer, BaseException)]
-        assert full
+        answers = [asyncio.create_task(connection.answer()) for connection in connections]
+        await eventually(lambda: sum(answer.done() for answer in answers) == num_refused)
+        full = [answer.result() for answer in answers if answer.done()]
         assert {(answer.status, answer.error["code"]) for answer in full} == {(503, "partial_headers")}
         assert gateway.metric("ryz_gateway_partial_header_bytes") <= 2**20
+        for answer in answers:
+            answer.cancel()
+        await asyncio.wait(answers)
         await serves(gateway.port)
         for one in held:
             await one.__aexit__(None, None, None)

@@ -22,7 +22,7 @@ from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.grpc_client import SERVICE, BareClient, bare_channel, bare_client, text_request
 from tests.kits.servers import free_port
 from tests.kits.tls import Authority
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "secret-key-of-ada"
@@ -103,16 +103,16 @@ async def test_calls_that_are_only_held_open_give_way() -> None:
         held += [channel.stream_stream(f"/{SERVICE}/ModelInfer")() for _ in range(3)]  # no message comes
         watch: Any = health_pb2_grpc.HealthStub(channel)
         held.append(watch.Watch(health_pb2.HealthCheckRequest()))
+        state = asyncio.ensure_future(held[-1].read())  # the status of a call comes behind its messages
         shown = cast(Any, ServerReflectionStub(channel)).ServerReflectionInfo()
         held.append(shown)
-        for call in held[:7]:
-            await asyncio.wait_for(call.wait_for_connection(), PATIENCE_S)
-        await asyncio.sleep(0.3)
+        # seven are the share of this address: one of the eight, in whatever order they came, has given way
+        await until(lambda: any(call.done() for call in held))
         busy = other.stream()
         await busy.write(text_request("stuck", stream=True))
         await gateway.fleet.wait_requests(1)
         for _ in range(12):
-            assert (await other.infer(text_request(), timeout=5)).model_name == "demo"
+            assert (await other.infer(text_request(), timeout=PATIENCE_S)).model_name == "demo"
         ended = [call for call in held if call.done()]
         assert 0 < len(ended) < 8
         for call in ended:
@@ -122,6 +122,7 @@ async def test_calls_that_are_only_held_open_give_way() -> None:
         busy.cancel()
         for call in held:
             call.cancel()
+        await asyncio.wait([state])
     await gateway.wait_idle()
 
 

@@ -24,7 +24,7 @@ from shared.messages import (
 )
 from shared.messages.base import Wire
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.kv_tier import Index, Store, StoreEngine
 from tests.kits.worker.leader import Kit, chat, null_engine
 
@@ -57,7 +57,7 @@ class Group(Kit):
 
     async def call(self, subject: str, message: Wire | bytes) -> bytes:
         data = message if isinstance(message, bytes) else codec.encode(message)
-        return (await self.bus.request(subject, data, timeout_s=2.0)).data
+        return (await self.bus.request(subject, data, timeout_s=PATIENCE_S)).data
 
     async def warm(self) -> Warmed:
         asked = WarmSession(tenant="default", session_id="s")

@@ -28,6 +28,7 @@ from shared.messages import (
     Work,
 )
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of, tokens_of
 
 PROMPT = "user: hello\nassistant: "
@@ -39,7 +40,9 @@ def answer(length: int, prompt: str = PROMPT) -> str:
 
 
 @pytest.mark.parametrize("delivery", ["stream", "whole"])
-async def test_a_chat_is_answered(kit: Kit, delivery: str) -> None:
+async def test_a_chat_is_answered(kit: Kit, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for held in ("intake.preparation.ACCEPT_WHOLE_S", "token_output.WHOLE_FLUSH_S"):
+        monkeypatch.setattr(f"services.worker.leader.{held}", PATIENCE_S)
     frames = await kit.run(chat("r", delivery=delivery))
     first, last = frames[0], frames[-1]
     assert isinstance(first, Accepted)

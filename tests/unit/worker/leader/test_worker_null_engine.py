@@ -9,6 +9,7 @@ import pytest
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan
+from tests.kits.virtual_time import run_in_virtual_time
 from tests.kits.worker.leader import null_engine
 
 
@@ -128,19 +129,23 @@ async def test_a_block_is_shared_where_it_holds_the_tokens_and_lives_as_long_as_
         engine.submit(GOOD)
 
 
-async def test_steps_take_their_time_one_after_another_and_two_at_most_are_taken() -> None:
+def test_steps_take_their_time_one_after_another_and_two_at_most_are_taken() -> None:
+    run_in_virtual_time(two_steps())
+
+
+async def two_steps() -> None:
     engine = null_engine(delay_s=0.02)
     info = await engine.start()
     assert (info.run_ahead, (await null_engine().start()).run_ahead) == (1, 0)
     loop = asyncio.get_running_loop()
-    began = loop.time()
     first, second = engine.submit(GOOD), engine.submit(StepPlan(step_id=2, chunks=[follow(1, 2)]))
     with pytest.raises(RuntimeError, match="step 3 was submitted before 2 others were done"):
         engine.submit(StepPlan(step_id=3))
     assert (await first).step_id == 1
+    assert loop.time() == pytest.approx(0.02)
     assert not second.done()
     assert (await second).step_id == 2
-    assert loop.time() - began >= 0.039
+    assert loop.time() == pytest.approx(0.04)
 
 
 async def test_the_end_of_the_engine_is_that_of_its_steps() -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -36,6 +37,7 @@ from shared.messages import (
 )
 from shared.messages.sessions import MAX_SESSION_MESSAGES
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import DictStore, Kit, chat, null_engine, text_of, tokens_of
 from tests.kits.worker.options import record_limits
 
@@ -203,12 +205,15 @@ async def test_who_wants_the_session_as_it_is_gets_a_conflict() -> None:
 
 @pytest.fixture
 async def kit(memory_bus: MemoryBus) -> AsyncIterator[Kit]:
-    async with Kit(
-        memory_bus,
-        null_engine(delay_s=0.001),
-        store=Lagging(),
-        turns=TurnLimits(max_waiting=3, wait_s=0.5, yield_s=0.05),
-    ) as kit:
+    async with turns_kit(memory_bus, wait_s=PATIENCE_S) as kit:
+        yield kit
+
+
+@asynccontextmanager
+async def turns_kit(bus: MemoryBus, wait_s: float) -> AsyncIterator[Kit]:
+    """A kit whose turns wait that long for another; three of them may."""
+    limits = TurnLimits(max_waiting=3, wait_s=wait_s, yield_s=0.05)
+    async with Kit(bus, null_engine(delay_s=0.001), store=Lagging(), turns=limits) as kit:
         yield kit
         await kit.all_free()
         assert not kit.leader.parts.turns.num_lines
@@ -232,19 +237,32 @@ async def test_turns_wait_for_each_other_in_the_order_in_which_they_came(kit: Ki
     assert said(record)[::2] == ["a", "b", "c"]
 
 
-async def test_a_line_is_bounded_in_number_and_in_time(kit: Kit) -> None:
+def cancel_all(kit: Kit) -> None:
+    for generation in list(kit.leader.parts.table.by_key.values()):
+        kit.leader.parts.table.cancel_request(generation.request.request_id, "the test is over")
+
+
+async def test_a_line_is_bounded_in_number(kit: Kit) -> None:
     await kit.ask(chat("slow", "x", sampling={"max_tokens": 900}, **given()))
     for number in range(4):
         await kit.ask(chat(f"r{number}", **given()))
     last = (await kit.end_of("r3"))[-1]
     assert isinstance(last, Failed)
     assert (last.code, last.data["reason"]) == ("overloaded", "session_turns")
-    late = (await kit.end_of("r0"))[-1]
-    assert isinstance(late, Failed)
-    assert "waited 0.5 s" in late.message
+    assert "3 turns of session s wait already" in last.message
     assert isinstance((await kit.run(chat("other", session={"session_id": "o"})))[-1], Done)
-    for generation in list(kit.leader.parts.table.by_key.values()):
-        kit.leader.parts.table.cancel_request(generation.request.request_id, "the test is over")
+    cancel_all(kit)
+
+
+async def test_a_line_is_bounded_in_time(memory_bus: MemoryBus) -> None:
+    async with turns_kit(memory_bus, wait_s=0.2) as kit:
+        await kit.ask(chat("slow", "x", sampling={"max_tokens": 900}, **given()))
+        await kit.ask(chat("late", **given()))
+        late = (await kit.end_of("late"))[-1]
+        assert isinstance(late, Failed)
+        assert (late.code, late.data["reason"]) == ("overloaded", "session_turns")
+        assert "waited 0.2 s" in late.message
+        cancel_all(kit)
 
 
 async def test_a_turn_that_leaves_the_line_does_not_hold_it_up(kit: Kit) -> None:
@@ -279,7 +297,7 @@ async def test_a_turn_with_the_beginning_of_its_answer_goes_before_one_without(k
 )
 async def test_what_is_not_stored_is_reported(kit: Kit, trouble: str, stored: str, reason: str) -> None:
     await kit.run(chat("first", **given()))
-    store = kit.store
+    store, release = kit.store, asyncio.Event()
     assert isinstance(store, Lagging)
     if trouble == "too_large":
         store.limit = 2
@@ -287,7 +305,6 @@ async def test_what_is_not_stored_is_reported(kit: Kit, trouble: str, stored: st
         store.away, store.trouble = True, trouble
         await kit.run(chat("other", session={"session_id": "o", "mode": "replace"}))
     else:
-        release = asyncio.Event()
         commit = store.commit
 
         async def slow(records: list[SessionRecord], *, timeout_s: float) -> SessionCommitted:
@@ -295,10 +312,10 @@ async def test_what_is_not_stored_is_reported(kit: Kit, trouble: str, stored: st
             return await commit(records, timeout_s=timeout_s)
 
         store.commit = slow  # type: ignore[method-assign]
-        asyncio.get_running_loop().call_later(0.3, release.set)
     ended = outcome(await kit.run(chat("b", **given())))
     assert (ended.state, ended.stored, ended.reason) == ("continued", stored, reason)
     store.away = False
+    release.set()
 
 
 async def test_a_turn_over_a_record_that_is_not_known_says_that_it_is_not_stored(kit: Kit) -> None:
