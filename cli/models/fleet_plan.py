@@ -23,6 +23,9 @@ _SUMMED = ("groups", "ranks", "weights_bytes", "kv_bytes", "process_bytes", "byt
 def plan(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A models file (docs/models.md).")],
     *,
+    memory_gib: Annotated[
+        float, typer.Option("--memory", min=0, help="As for `ryz up`, in GiB.", show_default=False)
+    ] = 0.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Show what `ryz up --models FILE` would run here: groups, ranks, precision, memory.
@@ -43,7 +46,7 @@ def plan(
 
     if on_gpus():
         fail("On GPUs the workers see themselves what fits there: there is no plan to show.", 2)
-    options = UpOptions(models=file)
+    options = UpOptions(models=file, memory_gib=memory_gib)
     declared = declare(options, os.environ)
     settled = settle_sizing(options, checked_models(options, declared, pull=False), declared)
     machine = machine_facts(options)

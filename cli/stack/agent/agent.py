@@ -132,6 +132,9 @@ class HostAgent:
 
     async def _on_manage(self, command: ManageModel, _: Message) -> ModelManaged | None:
         managed = self._hosted.manage(command)
+        offer = self._hosted.offers.get(command.model)
+        if managed is not None and not managed.refused and offer is not None and offer.is_sought:
+            self._spawn(self._find(offer.model.entry))
         self._changed.set()
         return managed
 
@@ -155,9 +158,10 @@ class HostAgent:
             # a fetch may take long, and is not waited for when the stack ends
             served = len(self._hosted.offers) - 1
             found = await in_daemon_thread(partial(self._plan.find_more, entry, served))
-        except CommandError as error:
-            self._note(f"model {entry.name} cannot be served: {error}")
-            self._hosted.note_not_found(entry.name, str(error))
+        except Exception as error:  # its files may be anything, and change meanwhile
+            why = str(error) if isinstance(error, CommandError) else f"{type(error).__name__}: {error}"
+            self._note(f"model {entry.name} cannot be served: {why}")
+            self._hosted.note_not_found(entry.name, why)
         else:
             self._hosted.note_found(found, self._plan.more_leaders(found.model))
         self._changed.set()

@@ -6,6 +6,7 @@ from cli.stack.agent.offers import HostedGroup, Offer, make_offer, make_pending
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import AddedModel
 from cli.stack.process import ServiceSpec
+from cli.stack.sizing_text import size_words
 from shared.messages import HostedGroup as ReportedGroup
 from shared.messages import HostReport, ManageModel, ModelManaged, StartGroup, StopGroup
 
@@ -88,7 +89,7 @@ class HostedModels:
         need = offer.needs.further if running else offer.needs.first
         left = self.budget_bytes - sum(self.charges().values())
         if need > left:
-            raise CommandRefused(f"a group of it needs {need} bytes, and {max(0, left)} are left")
+            raise CommandRefused(f"a group needs {size_words(need)}, and {size_words(max(0, left))} are left")
         return offer.leaders[free_names[0]]
 
     def stop(self, command: StopGroup) -> HostedGroup:
@@ -119,13 +120,16 @@ class HostedModels:
 
     def note_found(self, found: AddedModel, leaders: Sequence[ServiceSpec]) -> None:
         """A model that was added is here, and fits; nothing happens if it was removed meanwhile."""
-        if found.model.name in self.offers:
+        sought = self.offers.get(found.model.name)
+        if sought is not None and sought.is_sought:
             self.offers[found.model.name] = make_offer(found, leaders)
+            self.offers[found.model.name].wish = sought.wish
 
     def note_not_found(self, name: str, why: str) -> None:
         """A model that was added cannot be had; it is shown with the reason until it is removed."""
         if name in self.offers:
-            self.offers[name].failure = why
+            self.offers[name].failure, self.offers[name].wish = why, ""
+            self.offers[name].is_sought = False
 
     def note_ready(self, name: str, now: float) -> None:
         """A group is ready, for the first time or again."""
@@ -160,6 +164,8 @@ class HostedModels:
             return None
         refused = self._refuse_wish(offer, command)
         runs = any(one.model == command.model and not one.stopping for one in self.groups.values())
+        if not refused and command.action != "scale":
+            offer.unscale()
         if refused:
             pass
         elif command.action == "scale":
@@ -172,7 +178,7 @@ class HostedModels:
             offer.wish = "sleep" if runs else ""
         else:
             offer.forgive()
-            offer.wish = "" if runs else "load"
+            offer.wish, offer.is_sought = "" if runs else "load", not offer.leaders
         return ModelManaged(model=command.model, host=self._host, refused=refused)
 
     def _refuse_wish(self, offer: Offer, command: ManageModel) -> str:
@@ -182,7 +188,13 @@ class HostedModels:
                 f"model {command.model!r} has room for {len(offer.leaders)} groups here: give it more "
                 "`groups` in the models file, and start the stack again"
             )
-        if command.action == "sleep" and (offer.model.entry.pinned or offer.least_groups):
+        needs = offer.needs.first + max(0, command.groups - 1) * offer.needs.further
+        if command.action == "scale" and needs > self.budget_bytes:
+            most = size_words(self.budget_bytes)
+            return (
+                f"{command.groups} groups of it need {size_words(needs)} of memory, and all may take {most}"
+            )
+        if command.action == "sleep" and offer.model.entry.pinned:
             return f"model {command.model!r} is to run at any time; `unload` ends it all the same"
         return ""
 

@@ -32,6 +32,7 @@ class Offer:
         failure: Why the last one did; empty: it did not.
         retry_at: After a failure, when it may be tried again.
         leaves: It is offered no more when its last group has ended.
+        is_sought: It is still to be found.
     """
 
     model: ServedModel
@@ -46,6 +47,13 @@ class Offer:
     failure: str = ""
     retry_at: float = 0.0
     leaves: bool = False
+    is_sought: bool = False
+
+    def unscale(self) -> None:
+        """Let as many groups run as was declared."""
+        entry = self.model.entry
+        self.most_groups = len(self.leaders)
+        self.least_groups = self.most_groups if entry.pinned and entry.load == "start" else 0
 
     def note_failure(self, why: str, now: float, *, final: bool) -> None:
         """A group of it could not be started, or could not be kept; `final` as for `note_gone`."""
@@ -140,13 +148,14 @@ def make_offers(plan: HostPlan) -> dict[str, Offer]:
 def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec]) -> Offer:
     """Return the offer of a model."""
     entry, context = found.model.entry, found.needs.context if found.needs is not None else NULL_CONTEXT
-    least = len(leaders) if entry.pinned and entry.load == "start" else 0
     by_group = {spec.env["RYZ_GROUP"]: spec for spec in leaders}
     card = ModelCard(name=entry.name, context_length=context)
-    return Offer(found.model, card, found.groups, by_group, len(leaders), least)
+    offer = Offer(found.model, card, found.groups, by_group, 0, 0)
+    offer.unscale()
+    return offer
 
 
 def make_pending(entry: ModelEntry) -> Offer:
     """Return the offer of a model that is still to be found: no group of it may run."""
     card = ModelCard(name=entry.name, context_length=0)
-    return Offer(ServedModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0)
+    return Offer(ServedModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0, is_sought=True)

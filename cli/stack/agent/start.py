@@ -1,5 +1,10 @@
 """Makes the agent of a stack whose models come and go."""
 
+import logging
+import sys
+
+import structlog
+
 from cli.console import StartReport
 from cli.stack.agent.agent import HostAgent
 from cli.stack.agent.offers import HostPlan
@@ -19,6 +24,8 @@ def host_agent(
     """Return the agent; None if all groups run as long as the stack."""
     if settled.on_demand is None:
         return None
+    quiet = structlog.make_filtering_bound_logger(logging.WARNING)  # of the bus; a broker may be away
+    structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     running, on_demand = [spec for spec in plan.specs if spec.model], settled.on_demand
     host_plan = HostPlan(
         host=options.stack or OWN_BROKER,

@@ -72,10 +72,9 @@ def _take_entry(declared: Declaration, index: int, table: dict[str, Any]) -> Non
         for one in error.errors():
             place: Place = (TABLE, index, *one["loc"])
             declared.add_problem(place, describe_problem(one))
-        wrong = {one["loc"][0] for one in error.errors()}
-        if "source" in table and "source" not in wrong:  # the rest of it is checked as well
-            rest = {name: value for name, value in table.items() if name not in wrong}
-            declared.entries[index] = ModelEntry.model_validate(rest)
+        wrong = {one["loc"][0] for one in error.errors() if one["loc"]}
+        if wrong and "source" in table and "source" not in wrong:  # the rest of it is checked as well
+            _take_entry(declared, index, {name: value for name, value in table.items() if name not in wrong})
 
 
 def _label(index: int, table: dict[str, Any]) -> str:
@@ -92,6 +91,8 @@ def describe_problem(error: ErrorDetails) -> str:
     field, kind = ".".join(names), error["type"]
     if kind == "extra_forbidden":
         return f"`{field}` is no field of a model{_nearest(names[-1], [*ModelEntry.model_fields])}"
+    if kind == "value_error" and not field:
+        return str(error["ctx"]["error"])
     if kind == "value_error":
         return f"`{field}`: {error['ctx']['error']}"
     said = _SAID.get(kind, error["msg"]).format(**error.get("ctx", {}))

@@ -47,7 +47,7 @@ def test_groups_start_one_after_another_within_the_budget() -> None:
     assert start(host, "a") == "g0"
     assert start(host, "a", 1) == "g1"
     assert [group.charged_bytes for group in host.report(1.0).groups] == [FIRST, FURTHER]
-    with pytest.raises(CommandRefused, match=rf"needs {FIRST} bytes, and {500 * MIB} are left"):
+    with pytest.raises(CommandRefused, match="needs 600 MiB, and 500 MiB are left"):
         start(host, "b")
     host.note_gone("g1", "", 2.0)
     assert start(host, "b", now=2.0) == "g2"
@@ -65,7 +65,7 @@ def test_a_group_counts_for_what_it_takes_if_that_is_more_than_planned() -> None
     host = hosted()
     start(host, "a")
     host.groups["g0"].measured_bytes = FIRST + 400 * MIB
-    with pytest.raises(CommandRefused, match=rf"and {500 * MIB} are left"):
+    with pytest.raises(CommandRefused, match="and 500 MiB are left"):
         start(host, "b")
 
 
@@ -182,9 +182,21 @@ def test_scaling_has_the_bounds_of_the_file() -> None:
     start(host, "a")
     with pytest.raises(CommandRefused, match="no more groups"):
         start(host, "a", 1)
-    managed = host.manage(ManageModel(model="a", action="sleep"))
+    host.manage(ManageModel(model="a", action="scale", groups=2))
+    assert host.report(0.0).models[0].least_groups == 2
+    managed = host.manage(ManageModel(model="a", action="sleep"))  # from now on as declared
     assert managed is not None
-    assert "is to run at any time" in managed.refused
+    assert managed.refused == ""
+    offer = host.report(0.0).models[0]
+    assert (offer.least_groups, offer.most_groups, offer.wish) == (0, 2, "sleep")
+
+
+def test_scaling_beyond_all_memory_is_refused() -> None:
+    host = hosted()
+    host.free_bytes = 900 * MIB
+    managed = host.manage(ManageModel(model="a", action="scale", groups=2))
+    assert managed is not None
+    assert managed.refused == "2 groups of it need 1000 MiB of memory, and all may take 900 MiB"
 
 
 def test_a_pinned_model_does_not_sleep() -> None:
@@ -218,8 +230,11 @@ def test_a_model_that_cannot_be_had_says_why_and_may_be_tried_again() -> None:
     assert host.report(0.0).models[2].failure == "there is no such file"
     with pytest.raises(CommandRefused, match="no more groups"):
         start(host, "c")
-    assert host.add(entry) == ""
-    assert host.report(0.0).models[2].failure == ""
+    host.manage(ManageModel(model="c", action="load"))  # looks for it again
+    assert host.offers["c"].is_sought
+    host.note_found(AddedModel(ServedModel(entry, None), GroupBytes(FIRST, FURTHER), None), [leader(7, "c")])
+    assert host.report(0.0).models[2].wish == "load"
+    assert start(host, "c") == "g7"
 
 
 def test_a_model_that_is_removed_is_gone_with_its_last_group() -> None:

@@ -255,3 +255,18 @@ def test_several_models_of_options_are_all_looked_for() -> None:
     assert one.entries[0].source == str(Path("demo").absolute())
     assert one.entries[0].name == "mine"
     assert declare(UpOptions(), {}).is_open
+
+
+def test_fields_that_contradict_each_other_are_a_mistake_like_others(tmp_path: Path) -> None:
+    file = write(tmp_path, """
+        [[models]]
+        source = "demo"
+        pinned = true
+        sleep_after_s = 20
+        precision = "int7"
+    """)  # fmt: skip
+    with pytest.raises(CommandError) as refused:
+        declare(UpOptions(models=file), {}).refuse_problems()
+    text = str(refused.value)
+    assert "`pinned` and `sleep_after_s` contradict each other" in text
+    assert "`precision`" in text

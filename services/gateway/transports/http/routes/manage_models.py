@@ -87,6 +87,10 @@ class ManageRoutes:
     async def _add_or_remove(self, exchange: HttpExchange, model: str) -> None:
         if exchange.scope["method"] == "PUT":
             fields = (await take_model(exchange, AddedModelBody)).model_dump(exclude_unset=True)
+            if fields.get("name", model) != model:
+                raise InvalidRequest(
+                    f"the path names the model {model[:128]!r}: leave `name` out", param="name"
+                )
             added = await self._models.put_model({**fields, "name": model})
             shown: dict[str, Any] = {"id": added.model, "object": "model", "host": added.host}
         else:
