@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 
 from services.worker.model_files.model import Model
 from tests.kits.engine.small_models import small_models
@@ -13,6 +14,8 @@ from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 from tests.kits.worker.options import scheduler_limits
 
+# latent attention has no kernels: where others have the cores, its 330 steps take minutes
+pytestmark = pytest.mark.timeout(900)
 # a tokenizer of bytes, and room for the prompts
 CHANGES: dict[str, Any] = {"vocab_size": 256, "max_position_embeddings": 512}
 YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 128}
