@@ -152,7 +152,8 @@ class BlockPool:
                 readers[block] += 1
         if readers != self._readers:
             raise AssertionError("the reference counts are not those of the tables")
-        idle = [block for block, held in enumerate(self._withheld.holds) if held and not readers[block]]
+        holds = self._withheld.holds  # by index: the compiler knows no iteration over a bytearray
+        idle = [block for block in range(self.num_blocks) if holds[block] and not readers[block]]
         free = [*self._empty, *self._cached, *idle]
         if sorted(free) != [block for block, count in enumerate(readers) if not count]:
             raise AssertionError(f"{len(free)} free blocks are not those that are in no table")
