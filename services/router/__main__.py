@@ -57,7 +57,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     watch, presence = FleetWatch(context, losses), RouterPresence(context)
     reports, lease = HostReports(context), ControllerLease(context)
     controller = ModelController(context, lease, presence)
-    service.registry.register(ModelCollector(context, lease))
+    service.registry.register(ModelCollector(state.models, fleet, lease.is_held, context.clock))
     pins = PinSync(bus, state.pins, metrics, constants.pins_refresh_s)
     service.set_detail(lambda: describe(context, lease))
     await service.answer_operators(bus, outside)

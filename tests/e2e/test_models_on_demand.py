@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
+from shared.telemetry.logs.schema import problems_of
 from tests.kits.e2e.stack import Stack, ryz, wait_for
 
 FIRST, SECOND, NOISE, VANISHES = "first", "second", "noise", "vanishes"
@@ -218,6 +219,10 @@ def test_all_decisions_are_in_the_logs(stack: Stack) -> None:
     assert "for model second (demand)" in supervisor
     assert "(idle)" in supervisor
     assert "(evicted)" in supervisor
+    logs = stack.state_dir.logs.glob("router*.log")
+    lines = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    assert [problems for line in lines if (problems := problems_of(line))] == []
+    assert {line["action"] for line in lines if line["event"] == "model action"} == {"load", "stop"}
 
 
 def test_a_group_that_dies_is_started_again(stack: Stack, http: httpx.Client) -> None:

@@ -24,6 +24,8 @@ from tests.kits.prometheus.recording import Recording
 from tests.kits.prometheus.server import PrometheusServer, ScrapeTarget
 
 SWEEP_S = 40.0
+# series of stacks whose models come and go, as this one's do not; their rules have series of their own
+OF_HOSTS = ("ryz_router_models{", "ryz_router_model_failed{", "ryz_router_model_waiting_requests{")
 LIBRARIES = ("python_", "process_", "scrape_", "up")
 
 
@@ -98,7 +100,7 @@ def test_every_selector_of_every_board_and_rule_finds_series(recorded: RecordedS
     missing = {
         selector: location
         for selector, location in asked.items()
-        if not recorded.prometheus.series(selector, begin, end)
+        if not selector.startswith(OF_HOSTS) and not recorded.prometheus.series(selector, begin, end)
     }
     assert missing == {}
 

@@ -20,6 +20,7 @@ from services.kvstate.sessions.store import SessionFate
 from services.kvstate.settings import KVStateSettings
 from services.router.domain.groups.fleet import Fleet
 from services.router.metrics import FleetCollector, RouterMetrics
+from services.router.models.collector import ModelCollector
 from services.router.settings import RouterSettings
 from services.router.state import RouterState
 from services.worker.leader.step_log import StepLog
@@ -92,7 +93,9 @@ def router(registry: CollectorRegistry) -> None:
     """Register what routers show."""
     settings = RouterSettings()
     RouterMetrics(registry, settings.router_policy)
-    registry.register(FleetCollector(Fleet(settings.fleet_limits()), RouterState(settings)))
+    fleet, state = Fleet(settings.fleet_limits()), RouterState(settings)
+    registry.register(FleetCollector(fleet, state))
+    registry.register(ModelCollector(state.models, fleet, lambda _: False, lambda: 0.0))
 
 
 def worker(registry: CollectorRegistry) -> None:

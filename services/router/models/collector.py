@@ -1,28 +1,32 @@
 """The metrics of models that hosts load and put to sleep, at each scrape. A stack without hosts has none."""
 
 from collections import Counter as Tally
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import get_args
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from services.router.context import RouterContext
-from services.router.models.lease import ControllerLease
+from services.router.domain.groups.fleet import Fleet
+from services.router.domain.models.book import ModelBook
 from shared.messages.models import Phase
 
 
 class ModelCollector(Collector):
     """Models by phase, the requests that wait for each, and whether this router commands the hosts."""
 
-    def __init__(self, context: RouterContext, lease: ControllerLease) -> None:
-        self._context = context
-        self._lease = lease
+    def __init__(
+        self, models: ModelBook, fleet: Fleet, is_held: Callable[[float], bool], clock: Callable[[], float]
+    ) -> None:
+        self._models = models
+        self._fleet = fleet
+        self._is_held = is_held
+        self._clock = clock
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Called at each scrape."""
-        context, now = self._context, self._context.clock()
-        states = context.state.models.states(context.fleet, now)
+        now = self._clock()
+        states = self._models.states(self._fleet, now)
         phases = GaugeMetricFamily(
             "ryz_router_models", "Models that hosts offer, by phase.", labels=["phase"]
         )
@@ -48,5 +52,5 @@ class ModelCollector(Collector):
         yield GaugeMetricFamily(
             "ryz_router_models_lease_held",
             "1 while this router commands the agents of hosts.",
-            value=float(self._lease.is_held(now)),
+            value=float(self._is_held(now)),
         )

@@ -66,10 +66,10 @@ class HostCommands:
         for action in actions:
             if not self._lease.is_held(self._clock()):
                 return
-            if not await self._send(host, action, stop_facts(action, view)):
+            if not await self._send(host, action, stop_fields(action, view)):
                 return
 
-    async def _send(self, host: str, action: Load | Stop, facts: dict[str, Any]) -> bool:
+    async def _send(self, host: str, action: Load | Stop, fields: dict[str, Any]) -> bool:
         """Sends one action and waits until it shows; returns whether the next one may follow."""
         now_there, epoch = self._report(host), self._lease.epoch
         if now_there is None:
@@ -80,27 +80,28 @@ class HostCommands:
             command: StartGroup | StopGroup = StartGroup(
                 model=action.model, running=running, epoch=epoch, reason=action.reason
             )
-            facts["model"] = action.model
+            fields["model"] = action.model
         else:
             kind, subject = "stop", subjects.stop_group(host)
             command = StopGroup(group=action.group, epoch=epoch, reason=action.reason)
-        facts |= {"host": host, "reason": action.reason}
+        fields |= {"host": host, "reason": action.reason}
         self._under_way[host] = Sent(action, command.running if isinstance(command, StartGroup) else 0)
         try:
             answer = await call(self._bus, subject, command, GroupCommanded, timeout_s=self._timeout_s)
         except RyzError as error:
             self._metrics.commanded(kind, action.reason, "unanswered")
-            log.warning("model action unanswered", action=kind, epoch=epoch, error=error.message, **facts)
+            log.warning("model action unanswered", action=kind, epoch=epoch, error=error.message, **fields)
             await asyncio.sleep(_AFTER_REFUSAL_S)
             return False
         if answer.refused:
             self._metrics.commanded(kind, action.reason, "refused")
             self._under_way.pop(host, None)
-            log.warning("model action refused", action=kind, epoch=epoch, refused=answer.refused, **facts)
+            log.warning("model action refused", action=kind, epoch=epoch, why=answer.refused, **fields)
             await asyncio.sleep(_AFTER_REFUSAL_S)
             return False
         self._metrics.commanded(kind, action.reason, "done")
-        log.info("model action", action=kind, epoch=epoch, **{**facts, "group": answer.group})
+        fields["group"] = answer.group
+        log.info("model action", action=kind, epoch=epoch, **fields)
         await self._shown(host, answer.group, starts=isinstance(action, Load))
         return True
 
@@ -120,25 +121,25 @@ class HostCommands:
         return view.report if view is not None else None
 
 
-def stop_facts(action: Load | Stop, view: ModelFleet) -> dict[str, Any]:
+def stop_fields(action: Load | Stop, view: ModelFleet) -> dict[str, Any]:
     """What is logged of a group that is stopped: what it had to do, and who wanted its model."""
     if isinstance(action, Load):
         return {}
-    facts: dict[str, Any] = {"group": action.group}
+    fields: dict[str, Any] = {"group": action.group}
     if action.wanted_by:
-        facts["wanted_by"] = action.wanted_by
+        fields["wanted_by"] = action.wanted_by
     groups = (group for host in view.hosts if host.name == action.host for group in host.groups)
     group = next((group for group in groups if group.name == action.group), None)
     if group is not None:
         demand = view.demand.get(group.model)
         wanted = demand.requests if demand is not None else 0
-        facts |= {
+        fields |= {
             "model": group.model,
             "busy": group.busy,
             "wanted": wanted,
             "idle_s": round(group.idle_s, 1),
         }
-    return facts
+    return fields
 
 
 def _group(report: HostReport, name: str) -> HostedGroup | None:

@@ -113,6 +113,10 @@ OF_REQUESTS = {
 OF_PROCESSES = {
     **_fields(
         TEXT,
+        action="of the controller: `load` or `stop`",
+        lease="what is leased",
+        host_instance="the agent of a host; changes with each start",
+        wanted_by="the model that gets the memory",
         role="`rank`, `nursery` (ranks are forked from it), `join` or `heartbeats`; leaders have none",
         host="an address or a host's name",
         group_instance="the instance of the group that is meant",
@@ -151,10 +155,15 @@ OF_PROCESSES = {
         configured="what the settings allow",
         keys="how many keys",
         blocks="how many KV blocks",
+        epoch="of a lease; grows with each holder",
+        budget_bytes="memory that all groups of a host may take",
+        busy="requests that a group had",
+        wanted="requests that wait for its model",
     ),
     **_fields(
         NUMBER,
         after_s="since the start of the process",
+        idle_s="for how long a group had no request",
         at_most_s="the limit of a drain",
         load_s="how long a rank loaded",
         silent_s="how long a group was silent by its own fault",
@@ -165,6 +174,7 @@ OF_PROCESSES = {
         TRUTH,
         compiled="whether modules were compiled by `make compile`",
         tls="whether HTTP is encrypted",
+        own="whether this process has the lease",
         gives_up="whether the group gives up for a while",
     ),
 }
@@ -212,6 +222,10 @@ OF_TROUBLE = {
         limit_messages="the limit",
         broken_total="generations that failed by the group's fault",
         ended_total="generations that ended",
+    ),
+    **_fields(
+        TEXTS,
+        models="the models that a host offers",
     ),
     **_fields(TEXTS, places="lines of code that hold memory, or whose memory has grown"),
     **_fields(TEXTS, stack="frames of the threads of a process that a signal ended"),

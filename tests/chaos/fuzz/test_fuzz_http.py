@@ -30,7 +30,7 @@ CHECKS = scaled(2, 20)
 ANSWER_S = 45.0  # longest wait for an answer; request deadlines are shorter
 ENDS = {f"response.{end}" for end in ("completed", "incomplete", "failed", "cancelled")} | {"message_stop"}
 MEANT = {
-    503: frozenset[str](),
+    503: frozenset({"no_host"}),  # models are managed where hosts load them, and this stack's does not
     504: frozenset({"deadline_exceeded"}),  # the deadline in the request's body or header
 }
 

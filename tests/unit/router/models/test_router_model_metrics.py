@@ -15,7 +15,7 @@ def scrape(world: Controlled) -> dict[str, dict[str, float]]:
     """Values of the gauges by their label, of which each has one here."""
     found: dict[str, dict[str, float]] = {}
     collectors = FleetCollector(world.context.fleet, world.context.state), ModelCollector(
-        world.context, world.lease
+        world.context.state.models, world.context.fleet, world.lease.is_held, world.context.clock
     )  # fmt: skip
     for collector in collectors:
         for family in collector.collect():
