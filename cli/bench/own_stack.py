@@ -47,7 +47,7 @@ def own_stack(
         command = [*module_command("cli"), "up", "--port", "0", "--state-dir", name, *words]
         with log.open("wb") as file:
             # The process group keeps Ctrl-C for the benchmark, which then ends the stack in order. It gets no
-            # session of its own, for the reason in `cli/stack/process.py`.
+            # session of its own, for the reason in `cli/stack/supervision/process.py`.
             up = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,

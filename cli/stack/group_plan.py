@@ -8,8 +8,8 @@ from cli.models.store import packed_dir
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.host.naming import group_name
 from cli.stack.options import UpOptions
-from cli.stack.process import ServiceSpec
 from cli.stack.service_plan import admin_address, plan_service
+from cli.stack.supervision.process import ServiceSpec
 from services.gateway.admission.auth import parse_keys
 from services.gateway.admission.parties import ADDRESS_SHARE
 

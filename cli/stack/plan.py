@@ -17,11 +17,11 @@ from cli.stack.group_plan import GroupPlanner
 from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.options import UpOptions
 from cli.stack.probes import Probes
-from cli.stack.process import ServiceSpec
 from cli.stack.servers.broker import find_nats, nats_answers, nats_command, nats_threads, new_passwords
 from cli.stack.servers.redis_server import find_redis
 from cli.stack.servers.stores import Stores, plan_stores
 from cli.stack.service_plan import CONTROL_FORKS, GRACE_S, SERVERS, WORKER_FORKS, admin_address, plan_service
+from cli.stack.supervision.process import ServiceSpec
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
 from shared.host.cores_and_memory import total_bytes, usable_cores

@@ -19,8 +19,8 @@ from cli.stack.options import UpOptions
 from cli.stack.plan import FILES, STREAMS, StackPlan, plan_stack
 from cli.stack.probes import Probes
 from cli.stack.sizing_text import count_words
-from cli.stack.stack import Stack
 from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_time, state_dir_words
+from cli.stack.supervision.stack import Stack
 from shared.address import redact
 from shared.host.cores_and_memory import total_bytes
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-from cli.stack.process import ServiceSpec
+from cli.stack.supervision.process import ServiceSpec
 from shared.host.own_python import module_command
 
 # Fork servers, and what they import. Those of the control plane have no torch in their memory; the two import

@@ -53,7 +53,7 @@ class OfferedModel(Wire, frozen=True, kw_only=True):
         priority: Of two models that want memory, the one with the higher priority gets it.
         pinned: It is neither put to sleep nor evicted.
         sleep_ms: After so long without a request its groups end; 0: only when memory is wanted.
-        packed: Its packed weights are on the disk, so that a load maps them.
+        local: Its files were found on the host, so that it can be loaded.
         wish: What an operator asked for: `load` until it is ready, `sleep` until no group runs, `unload`
             until a `load`.
         failure: Why its last load failed; empty: it did not.
@@ -70,7 +70,7 @@ class OfferedModel(Wire, frozen=True, kw_only=True):
     priority: int = 0
     pinned: bool = False
     sleep_ms: Milliseconds = 0
-    packed: bool = False
+    local: bool = False
     wish: Wish = ""
     failure: str = ""
     retry_ms: Milliseconds = 0
@@ -184,8 +184,8 @@ class ModelState(Wire, frozen=True, kw_only=True):
     """What a router knows of a model that a host offers.
 
     Attributes:
-        phase: `ready`: a group takes requests; `asleep`: none runs, and the weights are packed on a disk;
-            `absent`: none runs, and they are not, or it was unloaded.
+        phase: `ready`: a group takes requests; `asleep`: none runs, and a request has it loaded; `absent`:
+            none runs, and it was unloaded, scaled to no groups, or is still to be found.
         groups: Groups of it, by those that are ready and all that have processes.
         waiting: Requests that wait for it, at all routers.
         why: The failure, or the wish of an operator.
@@ -247,7 +247,7 @@ class LeaseHeld(Wire, frozen=True, kw_only=True):
 
     Attributes:
         epoch: Grows with each new holder, also over a loss of the store.
-        ttl_ms: How long it lasts; 0: nobody has it.
+        ttl_ms: How long it lasts; 0: the lease is free.
     """
 
     holder: str

@@ -115,7 +115,7 @@ HOSTED = m.HostedGroup(
 )
 OFFERED = m.OfferedModel(
     card=CARD, aliases=["small"], first_bytes=2**29, next_bytes=2**28, load_ms=700, least_groups=1,
-    most_groups=2, priority=3, pinned=True, sleep_ms=60_000, packed=True, wish="load",
+    most_groups=2, priority=3, pinned=True, sleep_ms=60_000, local=True, wish="load",
     failure="the disk is full", retry_ms=4000,
 )  # fmt: skip
 MODEL_STATE = m.ModelState(

@@ -18,9 +18,9 @@ from cli.stack.agent.hosted import CommandRefused, HostedModels
 from cli.stack.agent.offers import HostedGroup, HostPlan, make_offers
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import read_entry
-from cli.stack.process import ServiceSpec
-from cli.stack.restarts import MISCONFIGURED
-from cli.stack.stack import Stack
+from cli.stack.supervision.process import ServiceSpec
+from cli.stack.supervision.restarts import MISCONFIGURED
+from cli.stack.supervision.stack import Stack
 from shared import subjects
 from shared.bus import Message
 from shared.bus.endpoint import Endpoint, call
@@ -41,7 +41,7 @@ from shared.messages import (
 
 REPORT_S = 1.0
 MEASURE_S = 4.0
-DRAIN_S = 600.0  # for what a group runs when it is told to end
+DRAIN_S = 600.0  # for requests that a group runs when it is to end
 ASK_S = 2.0
 READY_POLL_S = 0.05
 CONNECT_S, RECONNECT_S = 60.0, 5.0
@@ -131,9 +131,10 @@ class HostAgent:
         return GroupCommanded(group=group.name)
 
     async def _on_manage(self, command: ManageModel, _: Message) -> ModelManaged | None:
-        managed = self._hosted.manage(command)
         offer = self._hosted.offers.get(command.model)
-        if managed is not None and not managed.refused and offer is not None and offer.is_sought:
+        was_sought = offer is not None and offer.is_sought
+        managed = self._hosted.manage(command)
+        if offer is not None and offer.is_sought and not was_sought:
             self._spawn(self._find(offer.model.entry))
         self._changed.set()
         return managed
@@ -161,9 +162,10 @@ class HostAgent:
         except Exception as error:  # its files may be anything, and change meanwhile
             why = str(error) if isinstance(error, CommandError) else f"{type(error).__name__}: {error}"
             self._note(f"model {entry.name} cannot be served: {why}")
-            self._hosted.note_not_found(entry.name, why)
+            self._hosted.note_not_found(entry, why)
         else:
-            self._hosted.note_found(found, self._plan.more_leaders(found.model))
+            if self._hosted.sought(entry) is not None:
+                self._hosted.note_found(entry, found, self._plan.more_leaders(found.model))
         self._changed.set()
 
     async def _drain(self, group: str) -> bool:
@@ -177,11 +179,12 @@ class HostAgent:
         return True
 
     async def _await_ready(self, group: HostedGroup, leader: ServiceSpec) -> None:
-        while self._stack.ready_after_s(leader.name) is None:  # noqa: ASYNC110 (its probe has no event)
+        while self._hosted.groups.get(group.name) is group:
+            if self._stack.ready_at(leader.name) is not None:
+                self._hosted.note_ready(group.name, time.monotonic())
+                self._changed.set()
+                return
             await asyncio.sleep(READY_POLL_S)
-        if self._hosted.groups.get(group.name) is group:
-            self._hosted.note_ready(group.name, time.monotonic())
-            self._changed.set()
 
     def _on_gone(self, group: str, why: str, code: int) -> None:
         if why:
@@ -213,4 +216,9 @@ class HostAgent:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_task_end)
+
+    def _on_task_end(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._note(f"the agent of this host has a fault, and models may not be loaded: {error!r}")

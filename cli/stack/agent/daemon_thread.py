@@ -15,7 +15,7 @@ async def in_daemon_thread(call: Callable[[], T]) -> T:
     done: asyncio.Future[T] = loop.create_future()
 
     def hand_over(set_outcome: Callable[[], None]) -> None:
-        with suppress(RuntimeError):  # the loop is closed: nobody waits
+        with suppress(RuntimeError):  # the loop is closed, and no caller waits
             loop.call_soon_threadsafe(lambda: None if done.done() else set_outcome())
 
     def run() -> None:

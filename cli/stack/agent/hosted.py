@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from cli.stack.agent.offers import HostedGroup, Offer, make_offer, make_pending
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import AddedModel
-from cli.stack.process import ServiceSpec
 from cli.stack.sizing_text import size_words
+from cli.stack.supervision.process import ServiceSpec
 from shared.messages import HostedGroup as ReportedGroup
 from shared.messages import HostReport, ManageModel, ModelManaged, StartGroup, StopGroup
 
@@ -118,18 +118,21 @@ class HostedModels:
         self.offers[entry.name] = make_pending(entry)
         return ""
 
-    def note_found(self, found: AddedModel, leaders: Sequence[ServiceSpec]) -> None:
-        """A model that was added is here, and fits; nothing happens if it was removed meanwhile."""
-        sought = self.offers.get(found.model.name)
-        if sought is not None and sought.is_sought:
-            self.offers[found.model.name] = make_offer(found, leaders)
-            self.offers[found.model.name].wish = sought.wish
+    def sought(self, entry: ModelEntry) -> Offer | None:
+        """The offer for which that entry is being looked for; None: it was found, or removed, meanwhile."""
+        offer = self.offers.get(entry.name)
+        return offer if offer is not None and offer.is_sought and offer.model.entry is entry else None
 
-    def note_not_found(self, name: str, why: str) -> None:
+    def note_found(self, entry: ModelEntry, found: AddedModel, leaders: Sequence[ServiceSpec]) -> None:
+        """A model that was added is here, and fits."""
+        if (sought := self.sought(entry)) is not None:
+            self.offers[entry.name] = make_offer(found, leaders)
+            self.offers[entry.name].wish = sought.wish
+
+    def note_not_found(self, entry: ModelEntry, why: str) -> None:
         """A model that was added cannot be had; it is shown with the reason until it is removed."""
-        if name in self.offers:
-            self.offers[name].failure, self.offers[name].wish = why, ""
-            self.offers[name].is_sought = False
+        if (sought := self.sought(entry)) is not None:
+            sought.failure, sought.wish, sought.is_sought = why, "", False
 
     def note_ready(self, name: str, now: float) -> None:
         """A group is ready, for the first time or again."""
@@ -142,7 +145,7 @@ class HostedModels:
         """A group's processes have ended.
 
         Args:
-            why: Empty if it was told to.
+            why: Empty if a command ended it.
             final: The next one will end in the same way.
         """
         offer = self.offers[self.groups.pop(name).model]
@@ -163,15 +166,18 @@ class HostedModels:
         if offer is None:
             return None
         refused = self._refuse_wish(offer, command)
+        if not refused:
+            self._note_wish(offer, command)
+        return ModelManaged(model=command.model, host=self._host, refused=refused)
+
+    def _note_wish(self, offer: Offer, command: ManageModel) -> None:
         runs = any(one.model == command.model and not one.stopping for one in self.groups.values())
-        if not refused and command.action != "scale":
-            offer.unscale()
-        if refused:
-            pass
-        elif command.action == "scale":
+        if command.action == "scale":
             offer.most_groups = offer.least_groups = command.groups
             offer.wish = ""
-        elif command.action in {"unload", "remove"}:
+            return
+        offer.unscale()
+        if command.action in {"unload", "remove"}:
             offer.wish, offer.leaves = "unload", command.action == "remove"
             self._forget(offer)
         elif command.action == "sleep":
@@ -179,7 +185,6 @@ class HostedModels:
         else:
             offer.forgive()
             offer.wish, offer.is_sought = "" if runs else "load", not offer.leaders
-        return ModelManaged(model=command.model, host=self._host, refused=refused)
 
     def _refuse_wish(self, offer: Offer, command: ManageModel) -> str:
         """Say why a wish is not noted; empty: it is."""

@@ -7,14 +7,14 @@ from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
 from cli.stack.fleet.one_more import AddedModel
 from cli.stack.memory_needs import ModelNeeds
-from cli.stack.process import ServiceSpec
+from cli.stack.supervision.process import ServiceSpec
 from shared.flow.backoff import backoff_s
 from shared.messages import ModelCard, OfferedModel
 from shared.messages.models import Wish
 
 FIRST_RETRY_S, LAST_RETRY_S = 5.0, 300.0  # after a failed load
 # Requests wait for the next try after one failure, as by a kill from outside; after two they are refused.
-FAILURES_TOLD = 2
+FAILURES_SHOWN = 2
 NULL_CONTEXT = 4096  # of the null engine, until its leader says what it has
 
 
@@ -59,7 +59,7 @@ class Offer:
         """A group of it could not be started, or could not be kept; `final` as for `note_gone`."""
         self.failure = why
         self.retry_at = now + backoff_s(self.failures, FIRST_RETRY_S, LAST_RETRY_S)
-        self.failures += FAILURES_TOLD if final else 1
+        self.failures += FAILURES_SHOWN if final else 1
 
     def forgive(self) -> None:
         """It may be tried again at once."""
@@ -76,7 +76,7 @@ class Offer:
         """Return what routers hear of it."""
         entry = self.model.entry
         retry_s = max(0.0, self.retry_at - now) if self.leaders or not self.failure else LAST_RETRY_S
-        told = self.failures >= FAILURES_TOLD or not self.leaders
+        is_shown = self.failures >= FAILURES_SHOWN or not self.leaders
         return OfferedModel(
             card=self.card,
             aliases=list(entry.aliases),
@@ -88,9 +88,9 @@ class Offer:
             priority=entry.priority,
             pinned=entry.pinned,
             sleep_ms=round(entry.sleep_after_s * 1000),
-            packed=bool(self.leaders),
+            local=bool(self.leaders),
             wish=self.wish,
-            failure=self.failure[:512] if told else "",
+            failure=self.failure[:512] if is_shown else "",
             retry_ms=round(retry_s * 1000),
         )
 
@@ -102,7 +102,7 @@ class HostedGroup:
     Attributes:
         began_at: When it was started, in monotonic seconds.
         load_s: How long it took until it was ready; 0: it is not yet.
-        stopping: It was told to end.
+        stopping: A command to end it was taken.
         measured_bytes: Its memory when it was measured last; 0: not yet.
     """
 

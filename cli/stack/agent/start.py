@@ -13,7 +13,7 @@ from cli.stack.machine import Settled
 from cli.stack.memory_needs import SERVICES_BYTES
 from cli.stack.options import UpOptions
 from cli.stack.plan import StackPlan
-from cli.stack.stack import Stack
+from cli.stack.supervision.stack import Stack
 
 OWN_BROKER = "local"  # the host's name where no other one is on the broker
 

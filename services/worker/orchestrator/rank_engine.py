@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import msgspec
 
+from services.worker.orchestrator.engine_description import describe_engine
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess, status_row
@@ -79,9 +80,11 @@ class RankEngine:
         """
         if self._run.remote_ranks or self._links:
             return
-        with contextlib.suppress(OSError):  # `start` tries again and raises the error
+        self._loads = True
+        try:
             self._begin([])
-            self._loads = True
+        except OSError as error:  # `start` raises it
+            self._failure = _not_started(error)
 
     def _begin(self, remote: list[RankProcess]) -> None:
         self._failure, self._steps.num_sent, self._ready = None, 0, {}
@@ -98,7 +101,7 @@ class RankEngine:
                 self._begin(await self._gather())
             await self._until_ready(self._run.engine_start_timeout_s)
         except OSError as error:
-            self._failure = Failure("start_failed", f"the ranks could not be started: {error}")
+            self._failure = _not_started(error)
             raise engine_error(self._failure) from error
         except EngineFailed as error:
             self._failure = self._failure or error.failure
@@ -107,23 +110,9 @@ class RankEngine:
             if self._failure or len(self._ready) < self._run.tensor_parallel:
                 await self.stop()
                 self._close()
-        first = self._ready[0]
         self._steps.health = self._watch()
         self.tracing.attach(self._links, self._resources.times)
-        return EngineInfo(
-            num_blocks=first.num_blocks,
-            vocab_size=first.vocab_size,
-            context_length=first.context_length,
-            fingerprint=first.fingerprint,
-            kv_format=first.kv_format,
-            kv_parts=first.kv_parts,
-            hidden_size=first.hidden_size,
-            num_sliding_blocks=first.num_sliding_blocks,
-            window=first.window,
-            block_bytes=min(ready.block_bytes for ready in self._ready.values()),
-            sliding_bytes=min(ready.sliding_bytes for ready in self._ready.values()),
-            ranks=[self._ready[rank].info for rank in range(self._run.tensor_parallel)],
-        )
+        return describe_engine([self._ready[rank] for rank in range(self._run.tensor_parallel)])
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Send the plan to all ranks."""
@@ -314,3 +303,7 @@ class RankEngine:
             is_awaited = True
         if report and not is_awaited and self._on_idle_failure is not None:
             self._on_idle_failure()
+
+
+def _not_started(error: OSError) -> Failure:
+    return Failure("start_failed", f"the ranks could not be started: {error}")

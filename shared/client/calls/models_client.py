@@ -17,7 +17,7 @@ from shared.subjects import Caller
 
 Action = Literal["load", "wake", "sleep", "unload", "scale", "remove"]
 ANSWER_S = 2.0
-POLL_S = 0.2
+POLL_S, KNOWN_POLL_S = 0.2, 0.05
 STALE_S = 3.0  # a failure that routers report so soon after a wish may be the one before it
 
 
@@ -140,7 +140,18 @@ class ModelsClient:
             raise no_host() from None
         if answer.refused:
             raise Conflict(answer.refused, reason="refused_by_host")
+        await self._until_known(answer.model)
         return answer
+
+    async def _until_known(self, model: str) -> None:
+        """Return when a router has heard of a new model, within moments: until then requests are a 404."""
+        for _ in range(round(ANSWER_S / KNOWN_POLL_S)):
+            try:
+                await self.find_model(model)
+            except (ModelNotFound, Unavailable):
+                await asyncio.sleep(KNOWN_POLL_S)
+            else:
+                return
 
     def _refuse_outside(self) -> None:
         if self._caller is not None:

@@ -307,3 +307,21 @@ async def test_ranks_that_load_early_end_with_the_engine(model: Path) -> None:
     await engine.stop()
     await until(lambda: not any(psutil.pid_exists(pid) for pid in pids))
     assert shared_files() == before
+
+
+async def test_ranks_that_cannot_be_started_early_fail_the_start(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> list[object]:
+        raise OSError("no more processes")
+
+    engine, before = RankEngine(rank_options(model=model, tensor_parallel=2, threads=1)), shared_files()
+    with monkeypatch.context() as patched:
+        patched.setattr(ProcessGroupManager, "spawn_ranks", refuse)
+        engine.start_loading()
+    with pytest.raises(EngineFailed, match="no more processes"):
+        await engine.start()
+    assert shared_files() == before
+    await engine.start()
+    await engine.stop()
+    assert shared_files() == before

@@ -206,6 +206,9 @@ async def test_an_operator_adds_and_removes_a_model() -> None:
         for wrong, param in (({}, "source"), ({"source": 1}, "source")):
             answer = await http.put(f"{MANAGE}/more", json=wrong)
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+        for call in (http.put, http.delete):
+            waits = await call(f"{MANAGE}/demo?wait=5")
+            assert (waits.status_code, waits.json()["error"]["param"]) == (400, "wait")
         long = await http.put(f"{MANAGE}/more", json={"source": "x" * 20_000})
         assert long.status_code == 413
         assert [wish.action for wish in host.wishes] == ["remove"]

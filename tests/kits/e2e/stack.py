@@ -14,8 +14,8 @@ from typing import Any, Self
 
 import psutil
 
-from cli.stack import child
 from cli.stack.state import StackState, StateDir
+from cli.stack.supervision import child
 from cli.status.query import find_broker, query_status
 from tests.kits.programs.launch import Program, is_forked, run_program, start_program
 from tests.kits.waiting import PATIENCE_S

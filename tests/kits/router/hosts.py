@@ -8,7 +8,7 @@ GIB = 2**30
 
 
 def offer(name: str, **more: Any) -> OfferedModel:
-    fields: dict[str, Any] = {"first_bytes": GIB, "next_bytes": GIB, "packed": True}
+    fields: dict[str, Any] = {"first_bytes": GIB, "next_bytes": GIB, "local": True}
     return OfferedModel(card=ModelCard(name=name, context_length=1024), **{**fields, **more})
 
 

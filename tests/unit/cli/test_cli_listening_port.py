@@ -9,7 +9,7 @@ import pytest
 
 from cli.console import CommandError
 from cli.stack.host.ports import listening_port, pick_ports, require_free
-from cli.stack.process import ServiceProcess, ServiceSpec
+from cli.stack.supervision.process import ServiceProcess, ServiceSpec
 from shared.web.http_server import passed_socket
 from tests.kits.e2e.stack import ROOT
 

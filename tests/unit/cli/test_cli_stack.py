@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from cli.console import CommandError
-from cli.stack.process import ServiceProcess, ServiceSpec, explain_exit
-from cli.stack.stack import Stack
 from cli.stack.state import StackState, StateDir, start_time
+from cli.stack.supervision.process import ServiceProcess, ServiceSpec, explain_exit
+from cli.stack.supervision.stack import Stack
 from tests.kits.waiting import until
 
 POLITE = "trap 'echo {name} >> {ended}; exit 0' TERM; touch {ready}; while :; do sleep 0.02; done"
@@ -193,7 +193,7 @@ async def test_a_stop_during_the_start_is_no_failure(bench: Bench) -> None:
 
 
 async def test_a_long_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.stack.process.MAX_LOG_BYTES", 10)
+    monkeypatch.setattr("cli.stack.supervision.process.MAX_LOG_BYTES", 10)
     log = tmp_path / "service.log"
     child = ServiceProcess(ServiceSpec("service", ["true"], yes, 0, 1.0), log)
     child.trim_log()  # there is no log yet
@@ -207,14 +207,14 @@ async def test_a_long_log_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_a_log_is_cut_also_when_no_copy_fits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cli.stack.process.MAX_LOG_BYTES", 100)
+    monkeypatch.setattr("cli.stack.supervision.process.MAX_LOG_BYTES", 100)
     log = tmp_path / "a.log"
     log.write_text("x" * 200)
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("cli.stack.process.shutil.copyfile", full)
+    monkeypatch.setattr("cli.stack.supervision.process.shutil.copyfile", full)
     ServiceProcess(ServiceSpec("a", ["/bin/true"], yes, 0, 1.0), log).trim_log()
     assert log.read_text() == ""
     assert not log.with_suffix(".log.1").exists()
@@ -243,7 +243,7 @@ async def test_a_service_is_added_and_ended_while_the_others_run(bench: Bench) -
     stack, gone, asked = bench.stack(bench.spec("a")), list[str](), list[str]()
     assert await stack.start(timeout_s=5)
     stack.add(bench.spec("b"), noting(gone))
-    await until(lambda: stack.ready_after_s("b") is not None)
+    await until(lambda: stack.ready_at("b") is not None)
     assert psutil.pid_exists(stack.pid("b"))
     assert stack.pid("b") == bench.pid("b")
 
@@ -253,12 +253,12 @@ async def test_a_service_is_added_and_ended_while_the_others_run(bench: Bench) -
         return True
 
     await stack.end("b", drain, 5)
-    assert (asked, gone, stack.pid("b"), stack.ready_after_s("b")) == (["b"], [""], 0, None)
+    assert (asked, gone, stack.pid("b"), stack.ready_at("b")) == (["b"], [""], 0, None)
     state = bench.state_dir.read()
     assert state is not None
     assert [one.name for one in state.services] == ["a"]
     stack.add(bench.spec("b"), noting(gone))  # the name is free again
-    await until(lambda: stack.ready_after_s("b") is not None)
+    await until(lambda: stack.ready_at("b") is not None)
 
 
 async def test_a_service_that_cannot_be_asked_or_does_not_end_gets_signals(bench: Bench) -> None:
@@ -273,7 +273,7 @@ async def test_a_service_that_cannot_be_asked_or_does_not_end_gets_signals(bench
 
     for name, script, drain in (("b", POLITE, deaf), ("c", STUBBORN, deaf), ("d", STUBBORN, hears)):
         stack.add(bench.spec(name, script, grace_s=0.2), noting(gone))
-        await until(partial(lambda name: stack.ready_after_s(name) is not None, name))
+        await until(partial(lambda name: stack.ready_at(name) is not None, name))
         await stack.end(name, drain, 0.2)
     assert gone == ["", "", ""]
 
@@ -314,3 +314,28 @@ async def test_a_service_that_cannot_be_started_is_said(bench: Bench) -> None:
     assert state is not None
     assert [one.name for one in state.services] == ["a"]
     assert state.stop_s == stop_s + 5.0  # `ryz down` waits for what may come, too
+
+
+async def test_a_service_that_is_ended_while_it_is_forked_leaves_no_process(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stack, gone = bench.stack(bench.spec("a")), list[str]()
+    assert await stack.start(timeout_s=5)
+    started = ServiceProcess.start
+
+    async def start_late(process: ServiceProcess) -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:  # a fork that was asked for comes all the same
+            await started(process)
+
+    async def drain() -> bool:
+        return False
+
+    monkeypatch.setattr(ServiceProcess, "start", start_late)
+    stack.add(bench.spec("b", "exec sleep 600", grace_s=1.0), noting(gone))
+    await asyncio.sleep(0.05)
+    await stack.end("b", drain, 1)
+    own = psutil.Process().children(recursive=True)
+    assert [line for one in own if "sleep 600" in (line := " ".join(one.cmdline()))] == []
+    assert gone == [""]

@@ -17,12 +17,12 @@ from cli.stack.host.private import MARKER
 from cli.stack.host.reachability import require_reachable
 from cli.stack.model_dir import demo_model, find_model
 from cli.stack.probes import Probes
-from cli.stack.process import ServiceProcess, ServiceSpec
-from cli.stack.restarts import RestartPolicy
 from cli.stack.runner import describe_groups
 from cli.stack.servers import broker as servers
 from cli.stack.service_plan import GRACE_S
 from cli.stack.state import ServiceState, StackState, StateDir, log_tail, start_time
+from cli.stack.supervision.process import ServiceProcess, ServiceSpec
+from cli.stack.supervision.restarts import RestartPolicy
 from shared.bus.accounts import ACCOUNTS
 from shared.messages.base import ID_PATTERN
 from tests.kits.servers import free_port

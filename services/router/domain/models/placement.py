@@ -20,7 +20,7 @@ def place(claim: Claim, wanted: Collection[str]) -> list[Load | Stop]:
         wanted: Models with demand; their groups are not evicted.
     """
     if has_room := [plan for plan in claim.plans if can_start(plan, claim.model)]:
-        plan = min(has_room, key=lambda plan: (not plan.offers[claim.model].packed, -plan.free_bytes))
+        plan = min(has_room, key=lambda plan: (not plan.offers[claim.model].local, -plan.free_bytes))
         return [plan.load(claim.model, claim.reason)]
     if comes := [plan for plan in claim.plans if plan.coming_bytes >= plan.need_bytes(claim.model)]:
         # where memory is free, only the group that starts there is waited for

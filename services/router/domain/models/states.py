@@ -6,8 +6,8 @@
 | `loading` | a group's processes run, and are not about to end |
 | `failed` | its last load failed on each host that offers it, and none may be tried again yet |
 | `draining` | all groups that there are end |
-| `asleep` | none runs, and a host has its packed weights |
-| `absent` | none runs, and no host has them; or an operator unloaded it, or scaled it to no groups |
+| `asleep` | none runs, and a host has its files |
+| `absent` | none runs, and no host has found them; or an operator unloaded it, or scaled it to no groups |
 """
 
 from collections import Counter
@@ -97,8 +97,8 @@ def _phase(
         return "failed"
     if hosted:
         return "draining"
-    packed = any(offer.packed for _, offer in offers)
-    return "asleep" if packed and not all(_is_parked(offer) for _, offer in offers) else "absent"
+    found = any(offer.local for _, offer in offers)
+    return "asleep" if found and not all(_is_parked(offer) for _, offer in offers) else "absent"
 
 
 def _failure(offers: list[Offer], now: float) -> tuple[str, float]:

@@ -18,7 +18,7 @@ def offer(
     sleep_s: float = 0.0,
     wish: Wish = "",
     retry_s: float = 0.0,
-    packed: bool = False,
+    local: bool = False,
 ) -> OfferedModel:
     return OfferedModel(
         card=ModelCard(name=name, context_length=1024),
@@ -33,7 +33,7 @@ def offer(
         wish=wish,
         failure="It is broken." if retry_s else "",
         retry_ms=int(1000 * retry_s),
-        packed=packed,
+        local=local,
     )
 
 

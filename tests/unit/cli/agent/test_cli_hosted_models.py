@@ -10,7 +10,7 @@ from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
 from cli.stack.fleet.one_more import AddedModel
 from cli.stack.memory_needs import MachineFacts
-from cli.stack.process import ServiceSpec
+from cli.stack.supervision.process import ServiceSpec
 from shared.messages import ManageModel, StartGroup, StopGroup
 
 MIB = 2**20
@@ -35,6 +35,10 @@ def hosted(**entry: Any) -> HostedModels:
     plan = OnDemandPlan(BUDGET, 0, (), (GroupBytes(FIRST, FURTHER),) * 2, machine)
     leaders = [leader(0, "a"), leader(1, "a"), leader(2, "b")]
     return HostedModels("host", "host-1", make_offers(HostPlan("host", plan, models, {}, leaders)), BUDGET)
+
+
+def found_as(entry: ModelEntry) -> AddedModel:
+    return AddedModel(ServedModel(entry, None), GroupBytes(FIRST, FURTHER), None)
 
 
 def start(host: HostedModels, model: str, running: int = 0, *, epoch: int = 1, now: float = 0.0) -> str:
@@ -218,7 +222,7 @@ def test_a_model_that_is_added_may_run_when_it_is_found() -> None:
     with pytest.raises(CommandRefused, match="no more groups"):
         start(host, "c")
     assert "a model 'c' already" in host.add(entry)
-    host.note_found(AddedModel(ServedModel(entry, None), GroupBytes(FIRST, FURTHER), None), [leader(7, "c")])
+    host.note_found(entry, found_as(entry), [leader(7, "c")])
     assert start(host, "c") == "g7"
     assert "a model 'c' already" in host.add(entry)
 
@@ -226,13 +230,13 @@ def test_a_model_that_is_added_may_run_when_it_is_found() -> None:
 def test_a_model_that_cannot_be_had_says_why_and_may_be_tried_again() -> None:
     host, entry = hosted(), ModelEntry(source="c", name="c", load="demand")
     host.add(entry)
-    host.note_not_found("c", "there is no such file")
+    host.note_not_found(entry, "there is no such file")
     assert host.report(0.0).models[2].failure == "there is no such file"
     with pytest.raises(CommandRefused, match="no more groups"):
         start(host, "c")
     host.manage(ManageModel(model="c", action="load"))  # looks for it again
     assert host.offers["c"].is_sought
-    host.note_found(AddedModel(ServedModel(entry, None), GroupBytes(FIRST, FURTHER), None), [leader(7, "c")])
+    host.note_found(entry, found_as(entry), [leader(7, "c")])
     assert host.report(0.0).models[2].wish == "load"
     assert start(host, "c") == "g7"
 
@@ -247,10 +251,20 @@ def test_a_model_that_is_removed_is_gone_with_its_last_group() -> None:
     assert [offer.card.name for offer in host.report(1.0).models] == ["a"]
     host.manage(ManageModel(model="a", action="remove"))
     assert host.report(1.0).models == []
-    host.note_found(
-        AddedModel(ServedModel(ModelEntry(source="a", name="a"), None), GroupBytes(1, 1), None), []
-    )
-    assert host.report(1.0).models == []  # it was removed while it was looked for
+
+
+def test_a_model_that_was_removed_while_it_was_looked_for_stays_so() -> None:
+    host = hosted()
+    old, new = (ModelEntry(source=source, name="c", load="demand", groups=1) for source in ("old", "new"))
+    host.add(old)
+    host.manage(ManageModel(model="c", action="remove"))
+    host.note_found(old, found_as(old), [leader(7, "c")])
+    assert "c" not in host.offers
+    host.add(new)  # another source by the same name, while the first one is still being fetched
+    host.note_found(old, found_as(old), [leader(7, "c")])
+    host.note_not_found(old, "the first one is not there")
+    assert host.sought(new) is host.offers["c"]
+    assert host.offers["c"].failure == ""
 
 
 def test_names_and_aliases_stay_unique() -> None:

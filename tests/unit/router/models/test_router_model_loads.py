@@ -126,10 +126,10 @@ def test_memory_is_reserved_for_who_waits_for_it() -> None:
     assert decide(fleet(waits, a=1.0, b=2.0)) == [Load("h1", "b", "demand")]
 
 
-def test_the_host_with_room_and_packed_weights_first() -> None:
-    roomy, packed = host(30, [A], name="h1"), host(10, [offer("a", packed=True)], name="h2")
+def test_the_host_with_room_and_local_weights_first() -> None:
+    roomy, local = host(30, [A], name="h1"), host(10, [offer("a", local=True)], name="h2")
     full = host(4, [A, B], idle("g1", "b"), name="h0")
-    assert decide(fleet(full, roomy, packed, a=0.0)) == [Load("h2", "a", "demand")]
+    assert decide(fleet(full, roomy, local, a=0.0)) == [Load("h2", "a", "demand")]
     assert decide(fleet(full, roomy, a=0.0)) == [Load("h1", "a", "demand")]
 
 

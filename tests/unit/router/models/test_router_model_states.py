@@ -30,10 +30,10 @@ def only(states: list[ModelState]) -> ModelState:
     ("says", "groups", "phase"),
     [
         ({}, [], "asleep"),
-        ({"packed": False}, [], "absent"),
+        ({"local": False}, [], "absent"),
         ({"wish": "unload"}, [], "absent"),
         ({"most_groups": 0}, [], "absent"),  # an operator scaled it so
-        ({"most_groups": 0, "first_bytes": 0, "packed": False}, [], "absent"),  # it is still to be found
+        ({"most_groups": 0, "first_bytes": 0, "local": False}, [], "absent"),  # it is still to be found
         ({"most_groups": 0, "first_bytes": 0, "failure": "no such file"}, [], "failed"),  # it was not
         ({}, [LOADING], "loading"),
         ({}, [RUNNING], "loading"),  # it was ready, and no heartbeat says that it is
@@ -105,8 +105,8 @@ def test_a_failed_an_unloaded_and_a_too_large_model_are_refused_at_once() -> Non
 
 def test_a_model_that_was_scaled_to_no_groups_or_not_found_is_not_waited_for() -> None:
     book = book_of(
-        offer("scaled", most_groups=0), offer("fetched", most_groups=0, first_bytes=0, packed=False),
-        offer("missing", most_groups=0, first_bytes=0, packed=False, failure="no such file"),
+        offer("scaled", most_groups=0), offer("fetched", most_groups=0, first_bytes=0, local=False),
+        offer("missing", most_groups=0, first_bytes=0, local=False, failure="no such file"),
     )  # fmt: skip
     scaled, fetched, missing = (
         book.refusal(name, new_fleet(), 1.0) for name in ("scaled", "fetched", "missing")

@@ -85,6 +85,11 @@ class ManageRoutes:
         await self._carry_out(exchange, wish, wait_s)
 
     async def _add_or_remove(self, exchange: HttpExchange, model: str) -> None:
+        if b"wait=" in exchange.scope.get("query_string", b""):
+            raise InvalidRequest(
+                "`wait` is for `load`, `wake`, `sleep`, `unload` and `scale`: `load` a model that was added",
+                param="wait",
+            )
         if exchange.scope["method"] == "PUT":
             fields = (await take_model(exchange, AddedModelBody)).model_dump(exclude_unset=True)
             if fields.get("name", model) != model:

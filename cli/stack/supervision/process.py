@@ -11,12 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from cli.stack import child
 from cli.stack.forking.adopted import AdoptedProcess
 from cli.stack.forking.messages import Fork
 from cli.stack.forking.servers import ForkServers
 from cli.stack.host.private import open_log
 from cli.stack.state import older_log
+from cli.stack.supervision import child
 from shared.host.own_python import module_environment
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
