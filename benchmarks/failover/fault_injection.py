@@ -67,8 +67,9 @@ async def _inject_fault(
     await asyncio.sleep(_SETTLE_S * chance.random())
     group = chance.choice(sorted(groups))
     leader, ranks = groups[group]
-    pid = leader if victim == "leader" else chance.choice(ranks)
     fetched = await fleet.fetches()
+    await fleet.await_running(group, least)  # it may have ended what it ran
+    pid = leader if victim == "leader" else chance.choice(ranks)
     fault = InjectedFault(victim, group, time.monotonic())
     if freezes and victim == "leader":
         os.kill(pid, signal.SIGSTOP)

@@ -108,6 +108,17 @@ class FleetProbe:
             await asyncio.sleep(0.02)
         raise BenchError(f"the groups were not all at work within {_READY_S:g} s")
 
+    async def await_running(self, group: str, least: int) -> None:
+        """Wait until a heartbeat that comes from now on says that the group runs `least` sequences."""
+        began = time.monotonic()
+        while True:
+            heartbeat, at = self.beats[group]
+            if at > began and heartbeat.load.running >= least:
+                return
+            await asyncio.sleep(0.002)
+            if time.monotonic() > began + _READY_S:
+                raise BenchError(f"group {group} had no {least} streams within {_READY_S:g} s")
+
     async def fetches(self) -> dict[str, tuple[float, float]]:
         """Return how many fetches of KV each group has done, and the seconds that they took."""
         done = {}

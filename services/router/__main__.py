@@ -25,6 +25,7 @@ from services.router.state import RouterState
 from services.router.status import describe
 from services.router.subscriptions import RouterSubscriptions
 from services.router.watch import FleetWatch
+from shared.host.cpu_pressure import CpuPressure
 from shared.lifecycle import Service, run_service
 from shared.settings import load
 
@@ -49,6 +50,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         metrics,
         settings,
         time.monotonic,
+        CpuPressure().read,
         service.spans,
         service.timelines,
     )

@@ -25,6 +25,7 @@ class RouterContext:
         state: What is remembered of requests and sessions.
         settings: As read at the start.
         clock: Returns monotonic seconds.
+        pressure: Returns how busy this machine is at that time, as in `Vitals`.
         spans: Takes the spans of decisions; None: none are recorded.
         timelines: Keeps when requests passed this router.
         models_changed: Set when there may be something to load or to end: a model becomes wanted, here or at
@@ -39,6 +40,7 @@ class RouterContext:
     metrics: RouterMetrics
     settings: RouterSettings
     clock: Callable[[], float]
+    pressure: Callable[[float], float]
     spans: SpanSink | None = None
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
     models_changed: asyncio.Event = field(default_factory=asyncio.Event)

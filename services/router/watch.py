@@ -26,7 +26,7 @@ class FleetWatch:
         self._losses = losses
         self._state = context.state
         self._metrics = context.metrics
-        self._clock = context.clock
+        self._clock, self._pressure = context.clock, context.pressure
         self._tick_s = context.settings.constants.tick_s
         self._echo = f"{context.bus.new_inbox()}.echo"
         self._monitor = SelfEchoMonitor(
@@ -74,6 +74,9 @@ class FleetWatch:
         now = self._clock()
         self._logged_no_echo = False
         proven_at = self._monitor.on_echo(min(sent_at, now), late_total_s, now)
-        if proven_at is not None and self._fleet.expire(now, proven_at, self._monitor.delay_s(now)):
-            return self._losses.publish_losses()
-        return None
+        if proven_at is None:
+            return None
+        delay_s, pressure = self._monitor.delay_s(now), self._pressure(now)
+        return (
+            self._losses.publish_losses() if self._fleet.expire(now, proven_at, delay_s, pressure) else None
+        )

@@ -80,7 +80,7 @@ async def world(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterator
 
 @pytest.mark.parametrize("world", [True], indirect=True)
 async def test_load_loses_no_group(world: TwoGroups) -> None:
-    """The proxy before g0 is in the process that reads the streams, and has no core of its own either."""
+    """g0's heartbeats also pass through the proxy, which has no core of its own either."""
     before = len(world.lost)
     with busy_loops(LOOPS):
         readings = await read_streams(world.client, BUSY_S)

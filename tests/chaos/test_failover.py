@@ -42,8 +42,11 @@ def test_kills_lose_nothing(pair: Stack) -> None:
 
 
 def test_kills_while_guesses_are_checked_change_nothing(pair: Stack) -> None:
-    """Few streams are guessed, since many use the multipliers already."""
-    plan = FailoverPlan(kills=scaled(2, 100), streams=8, tokens=256, seed=6)
+    """Few streams are guessed, since many use the multipliers already.
+
+    Guesses come many at a time, so streams are long: a short one may end before a kill that comes late.
+    """
+    plan = FailoverPlan(kills=scaled(2, 100), streams=8, tokens=512, seed=6)
     report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("kills_while_guessing", **report)
     assert (report["gave_up"], report["unequal"], report["lost"]) == ("", 0, 0), report

@@ -16,7 +16,7 @@ from shared.messages import GenerateRequest
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import PATIENT
 from tests.kits.chaos.two_groups import GROUPS, MODEL, TwoGroups, two_groups
-from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.threaded_proxy import ThreadedProxy
 from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.timeout(scaled(300, 900))
@@ -110,15 +110,15 @@ async def served_by(world: World, group: str) -> None:
             await asyncio.sleep(0.1)
 
 
-Fault = Callable[[TcpProxy], None]
+Fault = Callable[[ThreadedProxy], None]
 
 
-def reset(proxy: TcpProxy) -> None:
+def reset(proxy: ThreadedProxy) -> None:
     """Closes the connections, visibly to both ends, and refuses new ones."""
-    proxy.cut(refuse=True)
+    proxy.refuse()
 
 
-def silence(proxy: TcpProxy) -> None:
+def silence(proxy: ThreadedProxy) -> None:
     """Stops all bytes without closing a connection."""
     proxy.stall()
 
@@ -151,8 +151,8 @@ async def test_a_slow_network_is_no_loss(world: World) -> None:
     await world.without_a_fault()
     for _ in range(TIMES):
         tasks = await world.begin()
-        world.proxy.delay_s = 0.05
+        world.proxy.slow(0.05)
         readings = await world.whole(tasks)
-        world.proxy.delay_s = 0.0
+        world.proxy.slow(0.0)
         assert not world.lost
         assert not any(reading.interruptions for reading in readings)

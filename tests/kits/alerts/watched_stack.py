@@ -10,12 +10,12 @@ from typing import Self
 
 import psutil
 
-from tests.kits.chaos.fleet import ThreadedProxy
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import ServiceProcess, kill
 from tests.kits.e2e.stack import ROOT, Stack, wait_for
 from tests.kits.prometheus.server import PrometheusServer, ScrapeTarget
 from tests.kits.servers import RedisServer
+from tests.kits.threaded_proxy import ThreadedProxy
 
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))
 FAR = "g2"

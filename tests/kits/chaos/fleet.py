@@ -1,15 +1,12 @@
 """A stack whose Redis is behind a proxy, and conversations that change the group with every turn."""
 
-import asyncio
 import os
 import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import httpx
 import redis
@@ -17,61 +14,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.kits.e2e.stack import Stack, wait_for
 from tests.kits.servers import RedisServer
-from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.threaded_proxy import ThreadedProxy
 
 TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "What is my name?") * 2
 KEYS = {"calm": "key-of-calm", "rough": "key-of-rough"}  # tenants share no blocks: the oracle warms no cache
 TURN_S = 20.0  # for one turn: 0.1 s without a fault, five on a busy machine; a request may take 60 s
-
-
-class ThreadedProxy:
-    """A `TcpProxy` with its own event loop and thread, for synchronous tests."""
-
-    def __init__(self, port: int) -> None:
-        self._proxy = TcpProxy(port)
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
-
-    @property
-    def port(self) -> int:
-        """The proxy's port."""
-        return self._proxy.port
-
-    @property
-    def url(self) -> str:
-        return f"redis://127.0.0.1:{self._proxy.port}/0"
-
-    def slow(self, delay_s: float) -> None:
-        """Sets the delay of each chunk, in each direction."""
-        self._proxy.delay_s = delay_s
-
-    def stall(self) -> None:
-        self._loop.call_soon_threadsafe(self._proxy.stall)
-
-    def resume(self) -> None:
-        self._loop.call_soon_threadsafe(self._proxy.resume)
-
-    def cut(self) -> None:
-        self._loop.call_soon_threadsafe(self._proxy.cut)
-
-    def refuse(self) -> None:
-        """Closes all connections and new ones until `resume`."""
-        self._loop.call_soon_threadsafe(partial(self._proxy.cut, refuse=True))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        self._do(self._proxy.__aenter__())
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._do(self._proxy.__aexit__(None, None, None))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
-        self._loop.close()
-
-    def _do(self, work: object) -> None:
-        done: Future[object] = asyncio.run_coroutine_threadsafe(work, self._loop)  # type: ignore[arg-type]
-        done.result(5)
 
 
 @dataclass(frozen=True, slots=True)

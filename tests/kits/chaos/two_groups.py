@@ -14,7 +14,7 @@ from shared.codec import decode
 from shared.messages import GroupDown, Heartbeat
 from tests.kits.chaos.services import ServiceProcess
 from tests.kits.servers import GuardedNats
-from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.threaded_proxy import ThreadedProxy
 from tests.kits.waiting import until
 
 MODEL, GROUPS = "demo", ("g0", "g1")
@@ -30,7 +30,9 @@ class TwoGroups:
         lost: Losses as they were announced, and when.
     """
 
-    def __init__(self, proxy: TcpProxy, client: InferenceClient, workers: dict[str, ServiceProcess]) -> None:
+    def __init__(
+        self, proxy: ThreadedProxy, client: InferenceClient, workers: dict[str, ServiceProcess]
+    ) -> None:
         self.proxy, self.client, self.workers = proxy, client, workers
         self.beats: dict[str, tuple[Heartbeat, float]] = {}
         self.lost: list[tuple[float, GroupDown]] = []
@@ -63,7 +65,7 @@ async def two_groups(
         server = GuardedNats(directory)
         server.start()
         stack.callback(server.stop, kill=True)
-        proxy = await stack.enter_async_context(TcpProxy(server.port))
+        proxy = stack.enter_context(ThreadedProxy(server.port))
         near = server.url("worker")
         far = near.replace(f":{server.port}", f":{proxy.port}") if proxied else near
         common = {"RYZ_ENGINE": "null", "RYZ_MODEL_NAME": MODEL, "RYZ_NULL_STEP_DELAY_MS": _STEP_MS}

@@ -51,6 +51,7 @@ class Controlled:
             RouterMetrics(self.registry, "least_loaded"),
             settings,
             lambda: self.now,
+            lambda _: 0.0,
         )
         self.models = self.context.state.models
         self.lease = ControllerLease(self.context)

@@ -44,6 +44,7 @@ class World:
             RouterMetrics(self.registry, "least_loaded"),
             made,
             lambda: 100.0,
+            lambda _: 0.0,
         )
         self.bus = bus
         self.outside = MemoryBus(bus.broker)

@@ -9,6 +9,7 @@ from math import inf
 from typing import Literal
 
 from services.router.domain.decision import FleetView, GroupView
+from services.router.domain.groups.busy_machine import BusyMachine
 from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.groups.group import Group
 from services.router.domain.groups.live_view import LiveView, split_by_standing
@@ -42,7 +43,8 @@ class Fleet:
         self.routers = RouterCount()
         self._unsettled_until = -inf
         self._silence = CommonSilence()
-        self._delay_s = 0.0  # disconnect reports of the broker in the last seconds
+        self._machine = BusyMachine()  # this router's
+        self._delay_s = self._patience_s = 0.0  # see `expire`
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
@@ -148,14 +150,19 @@ class Fleet:
             return
         self._lose(group, news.reason, now, own=False, cause=news.cause)
 
-    def expire(self, now: float, proven_at: float | None = None, delay_s: float = 0.0) -> list[str]:
+    def expire(
+        self, now: float, proven_at: float | None = None, delay_s: float = 0.0, pressure: float = 0.0
+    ) -> list[str]:
         """Mark silent groups as lost, and forget those that are silent for long; returns the lost ones.
 
         Args:
             proven_at: Up to when silence counts, see `SelfEchoMonitor`; None: up to now.
             delay_s: By how much the broker delayed this router's own messages lately.
+            pressure: How busy this router's machine is, as in `Vitals`. It may have become so since the last
+                heartbeat of a group, and then all that passes through it is late.
         """
-        self._delay_s = delay_s
+        self._machine.note(pressure, now)
+        self._delay_s, self._patience_s = delay_s, self._machine.patience_s(now)
         lost, heard_up_to = [], now if proven_at is None else proven_at
         intervals = [group.heartbeat.interval_ms for group in self._groups.values()]
         common_s = self._silence.length_s(heard_up_to, min(intervals) / 1000) if intervals else 0.0
@@ -286,7 +293,7 @@ class Fleet:
 
     def _timeout_s(self, group: Group) -> float:
         limits = self._limits
-        return group.timeout_s(self._usual_s(group), limits.patience, self._delay_s)
+        return group.timeout_s(self._usual_s(group), limits.patience, self._delay_s, self._patience_s)
 
     def _usual_s(self, group: Group) -> float:
         """The limit of a calm group."""

@@ -6,10 +6,11 @@ between two heartbeats.
 """
 
 from dataclasses import dataclass
-from math import ceil, inf
+from math import ceil
 from typing import Literal
 
 from services.router.domain.decision import GroupView
+from services.router.domain.groups.busy_machine import BusyMachine
 from shared.flow.circuit import Circuit
 from shared.messages import DownReason, Heartbeat, Load
 
@@ -20,12 +21,6 @@ _RATE_HALF_LIFE_S = 0.1  # of the measured rate
 LONGEST_SERVICE_S = 300.0  # a request takes no longer: what gateways allow one that does not say
 _GAPS = 3.0  # longest gaps, from which on silence is more than another gap
 _GAP_TIME_S = 60.0  # time constant of the memory of a long gap between heartbeats
-# On a machine on which a process waits for a core for such a share of the time, heartbeats may be later than
-# any before: with 24 busy loops on two cores the gaps grew from 40 to 230 ms within a second, and a heartbeat
-# passes through three processes. The second share is that of a machine that computes, the first of one that
-# has more to do than cores.
-_BUSY = ((0.95, 4.0), (0.6, 0.75))  # and the seconds of silence that are waited for
-_BUSY_TIME_S = 10.0  # since the pressure was that high
 _WITHOUT_REQUESTS = frozenset({"starting", "recovering", "failed"})
 _IN_FLIGHT_S = 0.09  # age from which a sent request is in the heartbeat's counts, or lost
 
@@ -62,7 +57,7 @@ class Group:
         self._missed_s = 0.0  # seconds since `heard_at` in which this router was not reading
         self._common_silence_s = 0.0  # and that in which no other group was heard either
         self.gap_s = 0.0  # the longest between two heartbeats lately; fades
-        self._busy_until, self._busy_s = -inf, 0.0
+        self._machine = BusyMachine()
         self._note_pressure(heartbeat, now)
         self.breaker = breaker
         self.sent_total = 0
@@ -174,30 +169,29 @@ class Group:
             return "tripped"
         return self.heartbeat.state
 
-    def timeout_s(self, usual_s: float, patience: float, delay_s: float) -> float:
+    def timeout_s(
+        self, usual_s: float, patience: float, delay_s: float = 0.0, patience_s: float = 0.0
+    ) -> float:
         """Seconds of silence after which it is lost; at most `patience` times those of a calm group.
 
         A group whose heartbeats were far apart lately has `_GAPS` times its longest gap, and one on a busy
-        machine at least what `_BUSY` says. A group that takes no requests loses none, so it has the most.
+        machine at least what `BusyMachine` says. A group that takes no requests loses none, so it has the
+        most.
 
         Args:
             usual_s: That of a calm group.
             delay_s: By how much the broker delayed this router's own messages lately.
+            patience_s: What the router's own machine allows at least.
         """
         most_s = usual_s * patience
         if self.heartbeat.state in _WITHOUT_REQUESTS:
             return most_s
-        busy_s = self._busy_s if self.heard_at < self._busy_until else 0.0
-        return min(most_s, max(usual_s, _GAPS * self.gap_s, busy_s) + delay_s)
+        patience_s = max(patience_s, self._machine.patience_s(self.heard_at))
+        return min(most_s, max(usual_s, _GAPS * self.gap_s, patience_s) + delay_s)
 
     def _note_pressure(self, heartbeat: Heartbeat, now: float) -> None:
-        if heartbeat.vitals is None:
-            return
-        for pressure, busy_s in _BUSY:
-            if heartbeat.vitals.pressure >= pressure:
-                if busy_s >= self._busy_s or now >= self._busy_until:
-                    self._busy_s, self._busy_until = busy_s, now + _BUSY_TIME_S
-                return
+        if heartbeat.vitals is not None:
+            self._machine.note(heartbeat.vitals.pressure, now)
 
     def view(self, now: float, lead_tokens: float = 0.0) -> GroupView:
         """Its load as of now; see the module's text for the estimate.

@@ -6,7 +6,7 @@ from contextlib import suppress
 from msgspec.structs import replace
 
 from services.worker.leader.heartbeats.leader_signs import LeaderSample, LeaderSigns, ThreadSample
-from services.worker.leader.heartbeats.machine_pressure import MachinePressure
+from shared.host.cpu_pressure import CpuPressure
 from shared.host.thread_counts import read_schedstat, read_stat, thread_ids
 from shared.messages import Vitals
 
@@ -27,7 +27,7 @@ class ProcessWatch:
         self._pid = pid
         self._doubt_s = doubt_s
         self._signs = LeaderSigns(stale_s)
-        self._pressure = MachinePressure()
+        self._pressure = CpuPressure()
         self._ended = False
 
     def note_end(self) -> None:

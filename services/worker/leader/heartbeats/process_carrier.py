@@ -18,7 +18,6 @@ from msgspec.structs import replace
 from services.worker.forking.early_fork import EarlyFork
 from services.worker.forking.forked_process import ForkedProcess
 from services.worker.leader.heartbeats.heartbeats import STOP_WAIT_S
-from services.worker.leader.heartbeats.machine_pressure import MachinePressure
 from services.worker.leader.heartbeats.page import (
     Description,
     HeartbeatPage,
@@ -29,6 +28,7 @@ from shared import codec, subjects
 from shared.bus.api import Bus
 from shared.errors import Unavailable
 from shared.flow.backoff import Backoff
+from shared.host.cpu_pressure import CpuPressure
 from shared.host.own_python import module_command, module_environment
 from shared.messages import Heartbeat, Vitals
 
@@ -72,7 +72,7 @@ class ProcessCarrier:
         self._control = -1
         self._started_at = 0.0
         self._start_at = 0.0  # the next start, while there is no process
-        self._pressure = MachinePressure()
+        self._pressure = CpuPressure()
         self._pauses = Backoff(first_s=0.1, longest_s=DEAD_S)
 
     @property

@@ -53,6 +53,7 @@ class World:
             RouterMetrics(self.registry, "round_robin"),
             made,
             lambda: NOW,
+            lambda _: 0.0,
         )
         self.dispatcher = Dispatcher(self.context)
         self.handlers = RouterSubscriptions(

@@ -57,7 +57,7 @@ class World:
     """A router that watches one group, which beats while `beating` is set. The test advances the clock."""
 
     def __init__(self) -> None:
-        self.now = 100.0
+        self.now, self.pressure = 100.0, 0.0
         self.broker = Broker()
         settings = settings_with_constants(RouterSettings, {"tick_s": TICK_S})
         self.fleet = Fleet(settings.fleet_limits())
@@ -72,6 +72,7 @@ class World:
             metrics=RouterMetrics(self.registry, "hybrid"),
             settings=settings,
             clock=lambda: self.now,
+            pressure=lambda _: self.pressure,
         )
         self.watch = FleetWatch(self.context, LossReports(self.context))
         self.beating = True
@@ -144,6 +145,20 @@ async def test_silence_is_a_loss_and_everybody_hears_of_it_once() -> None:
     assert reported.router_id == world.context.settings.instance_id
     lost = {"reason": "silent", "group": "g0"}
     assert world.registry.get_sample_value("ryz_router_groups_lost_total", lost) == 1
+
+
+async def test_on_a_busy_machine_the_router_waits_longer_though_the_group_said_nothing_of_it() -> None:
+    """The machine became busy after the group's last heartbeat came through. The time ends with the load."""
+    world = await started()
+    world.beating, world.pressure = False, 1.0
+    await world.go(3.5)
+    assert world.ready
+    world.beating = True
+    await world.go(0.1)
+    world.pressure = 0.1
+    await world.go(10.0)
+    world.beating = False
+    assert LOST_S <= await world.until_lost() <= LOST_S + 2 * TICK_S
 
 
 async def test_a_router_that_stood_still_finds_the_news_in_its_socket() -> None:

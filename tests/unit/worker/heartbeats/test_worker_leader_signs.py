@@ -19,7 +19,7 @@ from services.worker.leader.heartbeats.leader_signs import (
     ThreadSample,
 )
 from services.worker.leader.heartbeats.leader_watch import ProcessWatch, read_leader
-from services.worker.leader.heartbeats.machine_pressure import MachinePressure
+from shared.host.cpu_pressure import CpuPressure
 from tests.kits.waiting import until
 
 STALE_S = 1.0
@@ -196,10 +196,10 @@ def test_new_descriptions_prove_enough() -> None:
 
 def test_the_pressure_is_that_of_the_last_half_second(tmp_path: Path) -> None:
     file = tmp_path / "cpu"
-    pressure = MachinePressure(file)
+    pressure = CpuPressure(file)
     assert pressure.read(0.0) == 0.0  # there is no such file
     shares = []
-    pressure = MachinePressure(file)
+    pressure = CpuPressure(file)
     for step in range(20):
         waited_us = max(0, step - 10) * 80_000  # from the tenth on 80 ms of each 100
         file.write_text(f"some avg10=1.00 avg60=0.00 avg300=0.00 total={waited_us}\nfull total=9\n")

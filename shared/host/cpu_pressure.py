@@ -13,7 +13,7 @@ _EVERY_S = 0.1  # between two samples
 _SAMPLES = 5
 
 
-class MachinePressure:
+class CpuPressure:
     """Samples the kernel's total; the pressure is that of the last half second.
 
     Args:
