@@ -12,7 +12,10 @@ from cli.stack.service_plan import admin_address, plan_service
 from cli.stack.supervision.process import ServiceSpec
 from services.gateway.admission.auth import parse_keys
 from services.gateway.admission.parties import ADDRESS_SHARE
+from services.worker.orchestrator.options import RankProcessOptions
 
+_LEADER = "worker-g"
+RANK_NICE, LEAST_NICE = "RYZ_RANK_NICE", 19  # the system lets no process give way more
 TENANT_SHARE = "RYZ_MAX_RUNNING_PER_TENANT"
 
 
@@ -24,12 +27,15 @@ class GroupPlanner:
         common: Settings that all leaders of the stack have.
         environ: The supervisor's variables; what they say is left alone.
         num_groups: Of all models, which share the memory that is free.
+        top_priority: Of all models. Where cores are short, the ranks of one with less get a fifth less of
+            them for each step.
     """
 
     options: UpOptions
     common: Mapping[str, str]
     environ: Mapping[str, str]
     num_groups: int
+    top_priority: int = 0
 
     def plan(
         self, model: ServedModel, number: int, port: int, probe: Callable[[], Awaitable[bool]]
@@ -60,6 +66,9 @@ class GroupPlanner:
             "RYZ_PRECISION": entry.precision,
             "RYZ_THREADS": str(entry.threads),
         }
+        if not self.environ.get(RANK_NICE) and entry.priority < self.top_priority:
+            steps = self.top_priority - entry.priority
+            own[RANK_NICE] = str(min(LEAST_NICE, RankProcessOptions.rank_nice + steps))
         if "RYZ_PACKED_DIR" not in self.environ and self.options.engine == "torch":
             own["RYZ_PACKED_DIR"] = str(packed_dir())
         if entry.sampling:
@@ -77,7 +86,12 @@ class GroupPlanner:
 
 def service_name(number: int) -> str:
     """Return the name of a group's leader among the services of the stack."""
-    return f"worker-g{number}"
+    return f"{_LEADER}{number}"
+
+
+def group_number(service: str) -> int | None:
+    """Return the number of the group whose leader has that name; None if it is another service."""
+    return int(service.removeprefix(_LEADER)) if service.startswith(_LEADER) else None
 
 
 def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:

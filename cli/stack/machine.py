@@ -7,6 +7,7 @@ from pathlib import Path
 
 from cli.console import fail
 from cli.models.store import packed_dir
+from cli.stack.fleet.core_sets import CoreSets, assign_cores, describe_cores, num_reserved, with_reserved
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.on_demand import (
@@ -32,6 +33,7 @@ from services.worker.engine.native.packed_room import packed_room
 from services.worker.engine.precision import require_served, stored_precision
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.host.cores_and_memory import available_bytes, total_bytes, usable_cores
+from shared.host.numa_nodes import usable_nodes
 
 DOES_NOT_FIT = 1  # exit code for models of a file
 NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
@@ -48,6 +50,7 @@ class Settled:
         redis_memory_share: What the stores may take of all memory.
         needs: What was examined, by the model's name; empty for the null engine and on GPUs.
         sizings: What was chosen, in the same order.
+        cores: Where groups and other processes run.
         on_demand: What groups may take; None: all of them run as long as the stack.
     """
 
@@ -57,6 +60,7 @@ class Settled:
     needs: Mapping[str, ModelNeeds] = field(default_factory=dict)
     sizings: tuple[Sizing, ...] = ()
     on_demand: OnDemandPlan | None = None
+    cores: CoreSets = field(default_factory=CoreSets)
 
 
 def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: Declaration) -> Settled:
@@ -68,11 +72,20 @@ def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: D
     Raises:
         CommandError: The models do not fit this machine, with the figures; or one cannot be had as declared.
     """
+    models = with_reserved(models, usable_cores(), declared)
+    settled = _settle_open(options, models, declared)
+    cores = assign_cores(settled.models, usable_nodes())
+    said = [settled.text, *describe_cores(settled.models, cores)]
+    return replace(settled, cores=cores, text="\n".join(filter(None, said)))
+
+
+def _settle_open(options: UpOptions, models: Sequence[ServedModel], declared: Declaration) -> Settled:
     if is_null(options, models):
+        declared.refuse_problems()
         settled = tuple(settled_null(model) for model in models)
         plan = null_plan(models, machine_facts(options)) if comes_and_goes(models) else None
         return Settled(settled, "", options.redis_memory_share, on_demand=plan)
-    machine = machine_facts(options)
+    machine = replace(machine_facts(options), reserved_cores=num_reserved(models))
     named = examine(options, models, machine, declared)
     declared.refuse_problems()
     if on_gpus():
@@ -213,6 +226,7 @@ def given_sizing(entry: ModelEntry | None = None) -> GivenSizing:
         groups=entry.groups,
         tensor_parallel=entry.tensor_parallel,
         threads=entry.threads,
+        cores=entry.cores,
         precision=entry.precision,
         kv_cache_tokens=entry.kv_cache_tokens or 0,
     )

@@ -38,6 +38,7 @@ class MachineFacts:
     """What this machine has.
 
     Attributes:
+        reserved_cores: Of `cores`, those that some groups have for themselves.
         kernels: It has compiled kernels, or can have them.
         store_bytes: The most that the stack's own stores may hold; 0 if it starts none.
         packed_bytes: Packed weights for which the directory that groups map them from has room; 0: groups
@@ -49,6 +50,12 @@ class MachineFacts:
     kernels: bool
     store_bytes: int = 0
     packed_bytes: int = 0
+    reserved_cores: int = 0
+
+    @property
+    def shared_cores(self) -> int:
+        """Cores that groups without reserved ones share."""
+        return self.cores - self.reserved_cores
 
     @property
     def reserve_bytes(self) -> int:
@@ -70,13 +77,15 @@ class MachineFacts:
 class GivenSizing:
     """What options and settings say; 0 or `auto` leaves it open.
 
-    Where `kv_cache_tokens` is open, `most_kv_tokens` is the most that is chosen. The last two settle how many
-    blocks layers with a sliding window need.
+    With `cores` of its own a model's groups and threads are given too. Where `kv_cache_tokens` is open,
+    `most_kv_tokens` is the most that is chosen. The last two settle how many blocks layers with a sliding
+    window need.
     """
 
     groups: int = 0
     tensor_parallel: int = 0
     threads: int = 0
+    cores: int = 0
     precision: PrecisionChoice = "auto"
     kv_cache_tokens: int = 0
     most_kv_tokens: int = KV_TOKENS

@@ -11,9 +11,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from cli.bus_users.store import NATS_USERS_FILE, bus_users, users_file
+from cli.stack.fleet.core_sets import CoreSets
 from cli.stack.fleet.declare import ALIASES
 from cli.stack.fleet.entry import ServedModel
-from cli.stack.group_plan import GroupPlanner
+from cli.stack.group_plan import GroupPlanner, group_number
 from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.options import UpOptions
 from cli.stack.probes import Probes
@@ -77,6 +78,20 @@ class StackPlan:
         """Seconds that running requests have to finish when the stack ends, as text."""
         return next(spec.env["RYZ_DRAIN_TIMEOUT_S"] for spec in self.specs if spec.name == "gateway")
 
+    def on_cores(self, cores: CoreSets) -> "StackPlan":
+        """Return this plan with every process on its cores."""
+
+        def on_its_cores(spec: ServiceSpec) -> ServiceSpec:
+            number = group_number(spec.name)
+            return replace(spec, cores=cores.others if number is None else cores.of_group(number))
+
+        return replace(
+            self,
+            specs=[on_its_cores(spec) for spec in self.specs],
+            sleeping=[on_its_cores(spec) for spec in self.sleeping],
+            more_leaders=lambda model: [on_its_cores(spec) for spec in self.more_leaders(model)],
+        )
+
 
 def plan_stack(
     options: UpOptions,
@@ -130,7 +145,8 @@ def plan_stack(
         env = shared_by(name) | admin_address(port) | _own_settings(name, options, stores)
         specs.append(plan_service(name, env, probes.admin(port), drain))
     of_workers = shared_by("worker") | stores.variables("worker") | dict(kv_pool)
-    planner = GroupPlanner(options, of_workers, environ, len(groups))
+    top_priority = max((model.entry.priority for model in models), default=0)
+    planner = GroupPlanner(options, of_workers, environ, len(groups), top_priority)
     numbered = enumerate(zip(groups, admin_ports[len(names) :], strict=True))
     leaders = [planner.plan(model, n, port, probes.admin(port)) for n, (model, port) in numbered]
     at_start = {model.name for model in models if model.entry.load == "start"}
@@ -141,7 +157,7 @@ def plan_stack(
     addresses = [("127.0.0.1", port) for port in admin_ports]
     if options.grpc_port:
         addresses.append((grpc_host, options.grpc_port))
-    probe = probes.gateway(url, sorted(at_start), probe_key)
+    probe = probes.gateway(url, sorted(model.name for model in models), probe_key)
     gateway = plan_service("gateway", shared_by("gateway") | api | _aliases(models), probe, drain)
     specs.append(replace(gateway, listens_at=(options.host, http_port)))
     return StackPlan(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
 from cli.stack.agent.start import host_agent
+from cli.stack.fleet.core_sets import Cores
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.host.kv_pool import shared_kv_pool
 from cli.stack.host.ports import held_ports, listening_port
@@ -36,6 +37,7 @@ def run_here(options: UpOptions, settled: Settled, closing: str = "") -> None:
     Raises:
         CommandError: It cannot start, or cannot go on.
     """
+    _run_on(settled.cores.others)
     asyncio.run(_run(options, settled, StateDir(options.state_dir), closing))
 
 
@@ -49,6 +51,7 @@ def run_detached(options: UpOptions, settled: Settled, closing: str = "") -> Non
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:
         _leave_terminal(log)
+        _run_on(settled.cores.others)
         asyncio.run(_run(options, settled, state_dir, closing))
         return
     state = _await_ready(state_dir, pid)
@@ -69,7 +72,7 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
         models = settled.models
         groups = 0 if options.engine == "null" else sum(model.entry.groups for model in models)
         kv_pool = pool.enter_context(shared_kv_pool(groups, os.environ, total_bytes()))
-        plan = plan_stack(options, models, probes, os.environ, kv_pool)
+        plan = plan_stack(options, models, probes, os.environ, kv_pool).on_cores(settled.cores)
         ports.enter_context(held_ports(plan.http_addresses))
         addresses = [spec.listens_at for spec in plan.specs if spec.listens_at is not None]
         listeners = {address: ports.enter_context(listening_port(*address)) for address in addresses}
@@ -137,6 +140,13 @@ def refuse_if_up(state_dir: Path) -> None:
             f"`{called_as()} down{state_dir_words(stack.path)}` ends it; "
             "`--state-dir` makes room for a second one."
         )
+
+
+def _run_on(cores: Cores) -> None:
+    """Keep this process off the cores that groups have for themselves."""
+    if cores:
+        for thread in os.listdir("/proc/self/task"):  # libraries have started some
+            os.sched_setaffinity(int(thread), cores)
 
 
 def _leave_terminal(log: Path) -> None:

@@ -8,7 +8,6 @@ does not fit is refused; `sizing_text.py` says why, and what to do.
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 
 from cli.stack.memory_needs import (
     STORE_OVERHEAD,
@@ -94,7 +93,7 @@ def choose_sizings(models: Sequence[ModelNeeds], machine: MachineFacts) -> list[
     Raises:
         DoesNotFit: Not even the smallest choice fits.
     """
-    counts = groups_for_cores(models, machine.cores)
+    counts = groups_for_cores(models, machine.shared_cores)
     while True:
         sizings = sizings_of(models, machine, counts)
         if sizings is not None:
@@ -108,17 +107,26 @@ def choose_sizings(models: Sequence[ModelNeeds], machine: MachineFacts) -> list[
 
 
 def groups_for_cores(models: Sequence[ModelNeeds], cores: int) -> list[int]:
-    """Return how many groups each model gets if memory allows."""
+    """Return how many groups each model gets if memory allows.
+
+    Args:
+        cores: Those that groups share.
+    """
     counts = [model.given.groups or GROUPS for model in models]
     if len(models) == 1:
         return counts
     for number in reversed(range(len(models))):
-        ranks = sum(
-            count * (model.given.tensor_parallel or 1) for count, model in zip(counts, models, strict=True)
-        )
-        if ranks > cores and not models[number].given.groups:
+        if _sharing_ranks(models, counts) > cores and not models[number].given.groups:
             counts[number] = 1
     return counts
+
+
+def _sharing_ranks(models: Sequence[ModelNeeds], groups: Sequence[int]) -> int:
+    """The ranks of all groups that have no cores of their own."""
+    counted = zip(groups, models, strict=True)
+    return sum(
+        count * (model.given.tensor_parallel or 1) for count, model in counted if not model.given.cores
+    )
 
 
 def sizings_of(
@@ -140,7 +148,7 @@ def sizings_of(
         )
         if enough and taken + stores <= rest:
             ranks = [model.given.tensor_parallel or 1 for model in models]
-            threads = max(1, machine.cores // sum(map(prod, zip(groups, ranks, strict=True))))
+            threads = max(1, machine.shared_cores // max(1, _sharing_ranks(models, groups)))
             store_bytes = min(machine.store_bytes, int((rest - taken) / STORE_OVERHEAD))
             return [
                 Sizing(

@@ -1,5 +1,6 @@
 """Gathers what `ryz status` knows: the answers of all services, and the supervisor's own state."""
 
+import asyncio
 import logging
 import os
 import sys
@@ -10,6 +11,7 @@ import msgspec
 import structlog
 
 from cli.groups.silent_groups import NO_ANSWER, silent_groups
+from cli.stack.host.reachability import somebody_listens
 from cli.stack.state import StackState, StateDir
 from cli.status.gathering import Gathering
 from shared import subjects
@@ -23,7 +25,8 @@ from shared.messages import ServiceStatus, StatusQuery
 from shared.settings import BusSettings, load
 
 LEAVING = {"draining", "stopped"}  # a leader that ends may overlap with its successor
-CONNECT_S = 1.0
+NOBODY_S = 1.0  # a broker that is being started may listen soon
+BUSY_S = 5.0
 
 
 @dataclass(slots=True)
@@ -99,10 +102,11 @@ def find_broker(given: str, state_dir: StateDir) -> str:
 
 async def connect_broker(url: str, state_dir: StateDir, name: str) -> NatsBus:
     """Connect to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
+    wait_s = BUSY_S if await asyncio.to_thread(somebody_listens, url) else NOBODY_S
     state = state_dir.read()
     if state and url in state.nats_urls.values():  # our own broker, which RYZ_NATS_CA and so on are not about
-        return await NatsBus.connect(url, name=name, connect_wait_s=CONNECT_S, local=True)
-    return await NatsBus.from_settings(load(BusSettings), name=name, url=url, connect_wait_s=CONNECT_S)
+        return await NatsBus.connect(url, name=name, connect_wait_s=wait_s, local=True)
+    return await NatsBus.from_settings(load(BusSettings), name=name, url=url, connect_wait_s=wait_s)
 
 
 async def query_status(nats_url: str, state_dir: StateDir) -> StatusReport:

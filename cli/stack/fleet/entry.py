@@ -90,6 +90,9 @@ class ModelEntry(BaseModel):
     """Ranks that share one group's model. Left out: one."""
     threads: Threads = 0
     """Threads of each rank; 0 or left out: the cores shared by the ranks of all models."""
+    cores: Annotated[int, Interval(ge=1, le=1024)] = 0
+    """Cores that each of its groups has for itself: nothing else of the stack runs there. Left out: none; all
+    processes share the cores."""
     precision: PrecisionChoice = "auto"
     """Of weights, as `--precision`."""
     kv_cache_tokens: KVTokens | None = None

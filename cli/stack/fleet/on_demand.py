@@ -97,7 +97,8 @@ def plan_on_demand(
     stores = max(machine.least_store_bytes, wanted)
     rest = max(0, machine.free_bytes - int(stores / MEMORY_SHARE))
     for_groups = replace(machine, free_bytes=rest, store_bytes=0)
-    models = [_settled(model, machine.cores, len(models)) for model in models]
+    sharing = sum(not model.given.cores for model in models)
+    models = [_settled(model, machine.shared_cores, max(1, sharing)) for model in models]
     alone = [_alone(number, model, for_groups) for number, model in enumerate(models)]
     together = [number for number, loaded in enumerate(at_start) if loaded]
     try:

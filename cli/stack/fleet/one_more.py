@@ -47,6 +47,8 @@ def read_entry(text: str) -> ModelEntry:
         fail("`name` is missing: a model that is added has to be named.")
     if entry.aliases:
         fail("`aliases` are read at the start only: write them into the models file.")
+    if entry.cores:
+        fail("`cores` are reserved at the start only: write them into the models file.")
     if entry.load == "start":
         fail(
             '`load = "start"` is for models of the start: leave it out, and load the model when it is there.'
@@ -69,7 +71,7 @@ def find_one_more(options: UpOptions, entry: ModelEntry, plan: OnDemandPlan, ser
     declared.refuse_problems()
     if is_null(options, models):
         return AddedModel(settled_null(models[0]), null_plan(models, plan.machine).groups[0], None)
-    share = max(1, plan.machine.cores // (served + 1))
+    share = max(1, plan.machine.shared_cores // (served + 1))
     models = tuple(model.with_values(threads=entry.threads or share) for model in models)
     named = examine(options, models, plan.machine, declared)
     declared.refuse_problems()

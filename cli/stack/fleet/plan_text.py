@@ -102,13 +102,14 @@ def losses(
 ) -> Iterator[tuple[str, str]]:
     """Yield what each of several models gave up, with the reason and the remedy, by its name."""
     needs = [model.needs for model in models]
-    for_cores = groups_for_cores(needs, machine.cores)
+    for_cores = groups_for_cores(needs, machine.shared_cores)
     counts = [sizing.groups for sizing in sizings]
     for number, (model, sizing) in enumerate(zip(models, sizings, strict=True)):
         if sizing.groups < GROUPS and not model.needs.given.groups:
             if for_cores[number] < GROUPS:
                 ranks = sum(sizing.groups * sizing.tensor_parallel for sizing in sizings)
-                why = f"{count_words(machine.cores, 'core')} have {count_words(ranks, 'rank')} to run already"
+                cores = count_words(machine.shared_cores, "core")
+                why = f"{cores} have {count_words(ranks, 'rank')} to run already"
                 remedy = "`groups = 2` in a models file gives it a second one all the same"
             else:
                 why = "two do not fit"

@@ -13,6 +13,7 @@ class Fork(msgspec.Struct, frozen=True):
         command: What `ps` shows: the command that would start the same by an interpreter of its own.
         module: Its `main` is called.
         environment: Replaces that of the fork server.
+        cores: On which it may run; empty: on those of the fork server.
     """
 
     name: str
@@ -20,6 +21,7 @@ class Fork(msgspec.Struct, frozen=True):
     module: str
     environment: dict[str, str]
     listens: bool
+    cores: tuple[int, ...] = ()
 
 
 class Imported(msgspec.Struct, frozen=True, tag=True):

@@ -90,6 +90,8 @@ def _fork_twice(sock: socket.socket) -> int:
 def _become_service(request: Fork, descriptors: list[int]) -> None:
     """Give this process the log, environment, names and descriptors of the service."""
     os.setpgid(0, 0)
+    if request.cores:
+        os.sched_setaffinity(0, request.cores)
     log, *listeners = descriptors
     null = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((null, 0), (log, 1), (log, 2)):

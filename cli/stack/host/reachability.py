@@ -5,6 +5,7 @@ Only a TCP connection is tried; the services speak the protocol and know the pas
 
 import socket
 import time
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from cli.console import fail
@@ -49,6 +50,17 @@ def require_reachable(what: str, urls: str, option: str, wait_s: float = WAIT_S)
         f"No {what} answers at {shown} ({reason}), tried for {wait_s:g} s. Start it, check `{option}`, "
         "or leave the option out: then one is started."
     )
+
+
+def somebody_listens(urls: str) -> bool:
+    """Return whether any of these servers, with commas between, takes a connection, busy as it may be."""
+    for address in (_address(url.strip(), "") for url in urls.split(",")):
+        if address is None:  # a kind of address without a port
+            return True
+        with suppress(OSError):
+            socket.create_connection(address, timeout=CONNECT_S).close()
+            return True
+    return False
 
 
 def _address(url: str, option: str) -> tuple[str, int] | None:

@@ -13,8 +13,14 @@ FIRST_PASSED = 3  # the number of a socket that is passed on, as in sd_listen_fd
 
 
 def main() -> None:
-    """Become the command; the arguments are the supervisor's pid, a listening socket or -1, the command."""
-    supervisor, listener, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    """Become the command.
+
+    The arguments are the supervisor's pid, a listening socket or -1, cores such as `0,1` or an empty text for
+    all, and the command.
+    """
+    supervisor, listener, cores, command = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
+    if cores:
+        os.sched_setaffinity(0, map(int, cores.split(",")))
     if sys.platform == "linux":
         import ctypes  # noqa: PLC0415 (only Linux needs it)
 

@@ -34,6 +34,7 @@ class ServiceSpec:
         module: What `command` runs, whose `main` a fork server calls; empty: it cannot be forked.
         forked_from: The fork server that has imported `module`.
         model: The name of the model that it serves; empty: none.
+        cores: On which it may run; empty: on all of the supervisor's.
         listens_at: Address and port of the socket that the supervisor opens and the service accepts from.
             While the service is started again, new connections wait there instead of being refused.
     """
@@ -48,6 +49,7 @@ class ServiceSpec:
     module: str = ""
     forked_from: str = ""
     model: str = ""
+    cores: tuple[int, ...] = ()
 
 
 class ServiceProcess:
@@ -98,6 +100,7 @@ class ServiceProcess:
             self.spec.module,
             environment,
             listener is not None,
+            self.spec.cores,
         )
         descriptors = [log] if listener is None else [log, listener.fileno()]
         forking = asyncio.create_task(self._forks.fork(self.spec.forked_from, request, descriptors))
@@ -112,6 +115,7 @@ class ServiceProcess:
         listener = self._listener.fileno() if self._listener is not None else -1
         passed = [listener] if listener >= 0 else []
         wrapper = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), str(listener)]
+        wrapper.append(",".join(map(str, self.spec.cores)))
         self._process = await asyncio.create_subprocess_exec(
             *wrapper,
             *self.spec.command,

@@ -43,6 +43,7 @@ from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import PATIENCE_S, until
 
 KILLS = 9
+FOUND_S = 8.0  # 0.25 s on an idle machine; on one that has more to do than cores a router waits for 4 s
 CONFIG = """
 listen: "127.0.0.1:{port}"
 system_account: SYS
@@ -231,8 +232,7 @@ async def test_a_leader_that_is_frozen_is_lost_and_comes_back(world: World) -> N
     async with router(world.server):
         median = await median_s(world, 3, lambda process: process.send_signal(signal.SIGSTOP))
         print(f"median {1000 * median:.1f} ms; longest gap {1000 * world.longest_gap_s:.1f} ms")
-        # 0.25 on an idle machine; silence is measured against the gaps that are usual
-        assert median < max(1.0, 10 * world.longest_gap_s)
+        assert median < FOUND_S
         assert {down.reason for _, down in world.news} == {"silent"}
         frame = await world.ask()
         assert isinstance(frame, Failed)

@@ -88,7 +88,7 @@ class Stack:
                     stderr=file,
                 )
             else:
-                bound = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), "-1"]
+                bound = [sys.executable, "-I", "-S", child.__file__, str(os.getpid()), "-1", ""]
                 self.process = subprocess.Popen(
                     [*bound, *RYZ, *words],
                     cwd=folder,

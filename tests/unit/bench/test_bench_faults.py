@@ -40,6 +40,9 @@ class FakeFleet:
         self.processes += [leader, rank]
         return {"g0": (leader.pid, [rank.pid])}
 
+    async def await_running(self, group: str, least: int) -> None:
+        pass
+
     async def fetches(self) -> dict[str, tuple[float, float]]:
         return {}
 
