@@ -21,22 +21,30 @@ def resolve_model(given: str | Path, *, pull: bool | None = None, accept_terms: 
     Raises:
         CommandError: There is no such model, it was not pulled, or it is damaged.
     """
-    text = str(given)
-    if text == DEMO:
+    if str(given) == DEMO:
         from cli.stack.model_dir import demo_model  # noqa: PLC0415 (it imports this module)
 
         return demo_model()
-    named: CatalogueModel | HubName | None = catalogue().get(text)
-    if is_hub_name(text):
-        named = hub_name(text)
+    model = meant_by(str(given))
+    return model if isinstance(model, Path) else _pulled(model, str(given), pull, accept_terms)
+
+
+def meant_by(given: str) -> CatalogueModel | HubName | Path:
+    """Return what a name or a path means, without a look into the model; fail if it means nothing."""
+    named = hub_name(given) if is_hub_name(given) else catalogue().get(given)
     if named is not None:
-        return _pulled(named, text, pull, accept_terms)
-    path = Path(text).expanduser()
-    if path.exists():
-        return path.absolute()
-    hub = f" Is it a name on the Hugging Face Hub? Then it is `hf:{text}`." if HUB_ID.fullmatch(text) else ""
+        return named
+    try:
+        path = Path(given).expanduser()
+        if path.exists():
+            return path.absolute()
+    except (OSError, RuntimeError) as error:  # a name that is too long, a home directory of no user ...
+        fail(f"{given[:128]} cannot be looked at: {getattr(error, 'strerror', None) or error}.", 2)
+    hub = (
+        f" Is it a name on the Hugging Face Hub? Then it is `hf:{given}`." if HUB_ID.fullmatch(given) else ""
+    )
     return fail(
-        f"There is no file or directory {text}, and the catalogue has only {', '.join(catalogue())}.{hub} "
+        f"There is no file or directory {given}, and the catalogue has only {', '.join(catalogue())}.{hub} "
         f"Give a path (a Hugging Face directory or a GGUF file), a name of the catalogue, or {HUB_FORM}.",
         2,
     )

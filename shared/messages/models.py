@@ -158,6 +158,8 @@ class ManageModel(Wire, frozen=True, kw_only=True):
 class PutModel(Wire, frozen=True, kw_only=True):
     """Has a host offer one more model until its stack ends; every agent hears it, and one that can answers.
 
+    An entry that is wrong is answered by an `ErrorReply` (`invalid_request`, with the field as `param`).
+
     Attributes:
         host: Which one is meant; empty: the first that hears it.
         entry: As in a models file, in JSON.

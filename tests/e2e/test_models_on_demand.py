@@ -204,10 +204,15 @@ def test_a_model_is_added_and_removed_while_the_stack_runs(stack: Stack, http: h
     twice = http.put("/v1/manage/models/extra", json={"source": "demo"})
     assert (twice.status_code, twice.headers["x-ryz-reason"]) == (409, "refused_by_host")
     wrong = http.put("/v1/manage/models/wrong", json={"source": "demo", "grups": 2})
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "grups")
     assert "did you mean `groups`?" in wrong.json()["error"]["message"]
-    assert http.put("/v1/manage/models/missing", json={"source": "/no/such/model"}).status_code == 202
+    unknown = http.put("/v1/manage/models/wrong", json={"source": "/no/such/model"})
+    assert (unknown.status_code, unknown.json()["error"]["param"]) == (400, "source")
+    empty = stack.folder / "empty"
+    empty.mkdir()
+    assert http.put("/v1/manage/models/missing", json={"source": str(empty)}).status_code == 202
     await_phase(http, "missing", "failed")
-    assert "/no/such/model" in http.get("/v1/models/missing").json()["status"]["why"]
+    assert "holds no model" in http.get("/v1/models/missing").json()["status"]["why"]
     for model in ("extra", "missing"):
         assert http.delete(f"/v1/manage/models/{model}").status_code == 202
         wait_for(partial(is_gone, http, model), f"{model} is gone")

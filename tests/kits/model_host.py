@@ -6,8 +6,10 @@ from typing import Any
 
 import msgspec
 
+from cli.stack.fleet.one_more import read_entry
 from shared import subjects
 from shared.bus import Bus, Message
+from shared.bus.endpoint import Endpoint
 from shared.codec import decode, encode
 from shared.messages import ManageModel, ModelCard, ModelList, ModelManaged, ModelState, PutModel
 from shared.messages.models import Phase
@@ -50,7 +52,7 @@ class ModelHost:
     async def start(self, *, as_router: bool = False) -> "ModelHost":
         """Listens for wishes; `as_router`: for questions about models as well."""
         await self.bus.subscribe(subjects.MANAGE_MODEL, self._managed)
-        await self.bus.subscribe(subjects.PUT_MODEL, self._added)
+        await self.bus.subscribe(subjects.PUT_MODEL, Endpoint(self.bus).handler(PutModel, self._added))
         if as_router:
             await self.bus.subscribe(subjects.MODELS, self._listed)
         return self
@@ -65,15 +67,14 @@ class ModelHost:
         ready = [state.card for state in self.offered if state.phase == "ready"]
         await self.bus.publish(message.reply, encode(ModelList(models=ready, offered=self.offered)))
 
-    async def _added(self, message: Message) -> None:
-        entry = msgspec.json.decode(decode(message.data, PutModel).entry)
-        self.added.append(entry)
-        taken = entry["name"] in {state.card.name for state in self.offered}
-        refused = f"there is a model {entry['name']!r} already" if taken else ""
-        if not refused:
-            self.offered.append(state_of(entry["name"], "asleep"))
-        await self.bus.publish(
-            message.reply, encode(ModelManaged(model=entry["name"], host="h1", refused=refused))
+    async def _added(self, command: PutModel, _: Message) -> ModelManaged:
+        name = read_entry(command.entry).name
+        self.added.append(msgspec.json.decode(command.entry))
+        taken = name in {state.card.name for state in self.offered}
+        if not taken:
+            self.offered.append(state_of(name, "asleep"))
+        return ModelManaged(
+            model=name, host="h1", refused=f"there is a model {name!r} already" if taken else ""
         )
 
     async def _managed(self, message: Message) -> None:

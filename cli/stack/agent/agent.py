@@ -140,13 +140,10 @@ class HostAgent:
         return managed
 
     async def _on_put(self, command: PutModel, _: Message) -> ModelManaged | None:
-        """Offer one more model, once it is found."""
+        """Offer one more model, once it is found; raises `InvalidRequest` for an entry that is wrong."""
         if command.host not in {"", self._plan.host} or self._plan.find_more is None:
             return None
-        try:
-            entry = read_entry(command.entry)
-        except CommandError as error:
-            return ModelManaged(model="?", host=self._plan.host, refused=str(error))
+        entry = read_entry(command.entry)
         refused = self._hosted.add(entry)
         if not refused:
             self._note(f"model {entry.name} is added: {entry.source}")

@@ -24,6 +24,8 @@ _SAID = {
     "string_too_short": "is empty: give a name of the catalogue, `hf:OWNER/NAME` or a path",
     "string_type": "must be text in quotes",
     "int_type": "must be a whole number",
+    "float_type": "must be a number",
+    "bool_type": "must be `true` or `false`",
     "tuple_type": 'must be a list, such as `["one", "two"]`',
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",

@@ -6,7 +6,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from cli.console import fail
+from cli.console import CommandError, fail
+from cli.models.resolve import meant_by, refuse_unserved
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.find import find_models
@@ -16,6 +17,7 @@ from cli.stack.fleet.plan_text import refuse_fleet
 from cli.stack.machine import examine, is_null, settled_null, with_sizing
 from cli.stack.memory_needs import ModelNeeds
 from cli.stack.options import UpOptions
+from shared.errors import InvalidRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,29 +33,48 @@ def read_entry(text: str) -> ModelEntry:
     """Return an entry that is given in JSON; it is loaded on demand.
 
     Raises:
-        CommandError: It is wrong; with all of its mistakes.
+        InvalidRequest: It is wrong, with all of its mistakes; `param` is the first field.
     """
     try:
         given: Any = json.loads(text)
     except ValueError:
-        fail("The model is no JSON.")
+        raise InvalidRequest("the model is no JSON") from None
     if not isinstance(given, dict):
-        fail("The model must be an object with the fields of a models file (docs/models.md).")
+        raise InvalidRequest("the model must be an object with the fields of a models file (docs/models.md)")
     try:
         entry = ModelEntry.model_validate({"load": "demand", **given})
     except ValidationError as error:
-        fail("; ".join(describe_problem(one) for one in error.errors()) + ".")
+        problems = error.errors()
+        field = next((str(one["loc"][0]) for one in problems if one["loc"]), None)
+        raise InvalidRequest("; ".join(map(describe_problem, problems)), param=field) from None
     if not entry.name:
-        fail("`name` is missing: a model that is added has to be named.")
+        raise InvalidRequest("`name` is missing: a model that is added has to be named", param="name")
     if entry.aliases:
-        fail("`aliases` are read at the start only: write them into the models file.")
-    if entry.cores:
-        fail("`cores` are reserved at the start only: write them into the models file.")
-    if entry.load == "start":
-        fail(
-            '`load = "start"` is for models of the start: leave it out, and load the model when it is there.'
+        raise InvalidRequest(
+            "`aliases` are read at the start only: write them into the models file", param="aliases"
         )
+    if entry.cores:
+        raise InvalidRequest(
+            "`cores` are reserved at the start only: write them into the models file", param="cores"
+        )
+    if entry.load == "start":
+        raise InvalidRequest(
+            '`load = "start"` is for models of the start: leave it out, and load the model when it is there',
+            param="load",
+        )
+    _check_model("source", entry.source)
+    if entry.draft_model:
+        _check_model("draft_model", entry.draft_model)
     return entry
+
+
+def _check_model(field: str, given: str) -> None:
+    """Refuse what is neither a name nor the path of a model; whether that model is whole is seen later."""
+    try:
+        refuse_unserved(given)
+        meant_by(given)
+    except CommandError as error:
+        raise InvalidRequest(f"`{field}`: {str(error).removesuffix('.')}", param=field) from None
 
 
 def find_one_more(options: UpOptions, entry: ModelEntry, plan: OnDemandPlan, served: int) -> AddedModel:

@@ -125,10 +125,11 @@ class ModelsClient:
             entry: The fields of a model in a models file; `name` and `source` are needed.
 
         Raises:
-            Conflict: The host refuses, and says why: the entry is wrong, or the name is taken.
+            Conflict: The host refuses, and says why: the name is taken, or there are too many models.
             RequestTooLarge: The entry is too long for a message.
             Unavailable: No host answered.
-            InvalidRequest: The client is that of a service outside.
+            InvalidRequest: The entry is wrong, and `param` the field; or the client is that of a service
+                outside.
         """
         self._refuse_outside()
         asked = PutModel(entry=json.dumps(entry))

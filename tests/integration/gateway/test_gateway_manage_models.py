@@ -203,9 +203,16 @@ async def test_an_operator_adds_and_removes_a_model() -> None:
         assert (removed.status_code, removed.json()["id"]) == (202, "acme/small")
         assert (await http.get("/v1/models/acme/small")).status_code == 404
         assert (await http.delete(f"{MANAGE}/acme/small")).status_code == 404
-        for wrong, param in (({}, "source"), ({"source": 1}, "source")):
+        mistakes: tuple[tuple[dict[str, Any], str], ...] = (
+            ({}, "source"),
+            ({"source": 1}, "source"),
+            ({"source": "/no/such/model"}, "source"),
+            ({"source": "demo", "grups": 2}, "grups"),
+        )
+        for wrong, param in mistakes:
             answer = await http.put(f"{MANAGE}/more", json=wrong)
             assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+            assert f"`{param}`" in answer.json()["error"]["message"]
         for call in (http.put, http.delete):
             waits = await call(f"{MANAGE}/demo?wait=5")
             assert (waits.status_code, waits.json()["error"]["param"]) == (400, "wait")
