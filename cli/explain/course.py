@@ -8,14 +8,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from shared.client.generation.request_wait import WAKING
 from shared.messages import Explanation, Moment
 from shared.telemetry.spans.computed import computed_between
-from shared.telemetry.spans.names import AGAIN, SPANS
+from shared.telemetry.spans.names import AGAIN, OFFERED_AGAIN, SPANS
 
 IN_FLIGHT = "not over yet: since the last thing that was noted"
 REFUSAL = "refusal to the gateway"
 UNKNOWN = "in a group whose record is gone"  # its leader died, or has forgotten the request
 AGAIN_SENT = "no group had answered, so it was sent again"
+WAITED_FOR_MODEL = "waited for its model"
 BEFORE_LOSS = "in a group that was lost later"
 RESUMED = "no more tokens from a lost group, until it was sent to another"
 # others may come before or after the moments beside them, or when the request is over
@@ -134,7 +136,9 @@ def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
     noted = _without_outdated(sorted(noted, key=lambda one: one.at_us))
     ends_us = max((one.at_us for one in noted if one.moment.name == "answered"), default=noted[-1].at_us)
     row = [
-        one for one in noted if one.at_us <= ends_us and (one.service, one.moment.name) not in _BESIDE
+        one
+        for one in _without_repeats(noted)
+        if one.at_us <= ends_us and (one.service, one.moment.name) not in _BESIDE
     ] or noted[:1]
     spans: list[Span] = []
     computing: dict[tuple[str, int], Moment] = {}  # the first admission, by leader and attempt
@@ -151,6 +155,8 @@ def _course(request_id: str, noted: list[_Noted], now_us: int) -> Course:
             data = {}
         elif name == "last token":
             data = _computed(computing.get(key), one.moment)
+        elif name == OFFERED_AGAIN and data.get("reason") == WAKING:
+            what = WAITED_FOR_MODEL
         elif name == "published" and one.attempt in published:
             what = AGAIN_SENT
         elif name == "published" and one.attempt:
@@ -193,6 +199,23 @@ def _without_outdated(noted: list[_Noted]) -> list[_Noted]:
         of_attempt = one.service != "gateway" or "attempt" in one.moment.data
         if one.attempt >= newest or not of_attempt:
             kept.append(one)
+    return kept
+
+
+def _without_repeats(noted: list[_Noted]) -> list[_Noted]:
+    """Leaves one moment of a wait in which an attempt was offered again and again: that of the last offer."""
+    offers = {
+        one.attempt: one for one in noted if (one.service, one.moment.name) == ("gateway", OFFERED_AGAIN)
+    }
+    kept, published = list[_Noted](), set[int]()
+    for one in noted:
+        last = offers.get(one.attempt)
+        if last is not None and one is not last and one.at_us <= last.at_us:
+            is_offer = one.service == "gateway" and one.moment.name in {"published", OFFERED_AGAIN}
+            if one.service == "router" or (is_offer and one.attempt in published):
+                continue
+            published |= {one.attempt} if is_offer else set()
+        kept.append(one)
     return kept
 
 

@@ -14,6 +14,7 @@ import structlog
 from services.router.context import RouterContext
 from services.router.decision_log import DecisionLog
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
+from services.router.domain.models.demand import RequestKey
 from services.router.domain.models.refusals import WAKING
 from services.router.domain.policies.base import RETRY_STARTING_S, not_known_yet
 from services.router.domain.policies.choice import at_a_full_group, choose
@@ -71,7 +72,7 @@ class Dispatcher:
         if incoming.deadline is not None and incoming.deadline <= now:
             late = DeadlineExceeded("the request's time was over before it was given to a group")
             return self.fail_request(_sender(incoming), late, "late")
-        timeline = self._timelines.begin(incoming.request_id, incoming.attempt)
+        timeline = self._timelines.draft(incoming.request_id, incoming.attempt)
         timeline.mark("routed", {"copy": count})
         started = time.perf_counter()
         facts, turn_tokens = self._state.sessions.complete_facts(incoming.facts, incoming.asker, now)
@@ -80,12 +81,17 @@ class Dispatcher:
             seconds = time.perf_counter() - started
             move = self._decisions.record_assignment(incoming, facts, view, decision, seconds)
             timeline.mark("decided", {"group": decision.group, "reason": decision.reason})
+            self._timelines.keep(timeline)
             tokens = facts.prompt_tokens + move.computed_tokens, turn_tokens - facts.prompt_tokens
             return self._send(incoming, facts, decision, now=now, count=count, tokens=tokens)
+        waits = False
         if not view.ready:
+            waits = self._state.models.demand.waits(view.model, _wish_of(incoming))
             decision = self._without_group(incoming, view, decision, now)
-        timeline.mark("refused", {"reason": decision.reason})
-        self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
+        if not (waits and decision.reason == WAKING):  # it comes again and again: its first refusal is kept
+            timeline.mark("refused", {"reason": decision.reason})
+            self._timelines.keep(timeline)
+            self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
         return self._refuse(incoming, decision)
 
     def _without_group(self, incoming: Incoming, view: FleetView, usual: Refusal, now: float) -> Refusal:
@@ -93,8 +99,7 @@ class Dispatcher:
         book, model = self._state.models, view.model
         refusal = book.refusal(model, self._fleet, now)
         if refusal is not None:
-            key = incoming.asker.tenant, incoming.request_id
-            if refusal.reason == WAKING and book.demand.note(model, key, now):
+            if refusal.reason == WAKING and book.demand.note(model, _wish_of(incoming), now):
                 self._models_changed.set()
             return refusal
         if view.away:
@@ -243,6 +248,10 @@ class Dispatcher:
             size=own,
             limit=limit - (size - own),
         )
+
+
+def _wish_of(incoming: Incoming) -> RequestKey:
+    return incoming.asker.tenant, incoming.request_id
 
 
 def _sender(incoming: Incoming) -> Sender:

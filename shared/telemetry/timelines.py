@@ -46,6 +46,14 @@ class RequestTimeline:
         else:
             self.left_out += 1
 
+    def mark_again(self, name: str, data: Data | None = None) -> None:
+        """Like `mark`, but in place of the last moment if that has the same name: what repeats takes one."""
+        marks = self._marks
+        if marks and marks[-3] == name:
+            marks[-2:] = (self._clock(), data)
+        else:
+            self.mark(name, data)
+
     def marked(self) -> list[MarkedMoment]:
         """The moments so far."""
         marks = iter(self._marks)
@@ -96,11 +104,20 @@ class Timelines:
         Args:
             traced: Spans are made out of it, so it is recorded also where none are kept.
         """
+        timeline = self.draft(request_id, attempt, traced=traced)
+        self.keep(timeline)
+        return timeline
+
+    def draft(self, request_id: str, attempt: int = 0, *, traced: bool = False) -> RequestTimeline:
+        """Like `begin`, for a timeline that may turn out not to be worth keeping; see `keep`."""
         if not (self._kept.maxlen or traced):
             return UNRECORDED
-        timeline = RequestTimeline(request_id, attempt, self._clock)
-        self._kept.append(timeline)
-        return timeline
+        return RequestTimeline(request_id, attempt, self._clock)
+
+    def keep(self, timeline: RequestTimeline) -> None:
+        """Keeps a timeline that was drafted."""
+        if timeline is not UNRECORDED:
+            self._kept.append(timeline)
 
     def find(self, beginning: str, limit: int) -> list[Timeline]:
         """The timelines of requests whose ids begin so, the newest `limit` of them, in their order."""

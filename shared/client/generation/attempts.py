@@ -61,6 +61,7 @@ class Attempts:
         losses: Groups that were lost, false losses included.
         interruptions: The losses after which the request went on.
         refusals: Attempts in a row that no group took.
+        repeats: Refusals of the current number: one that waits keeps it.
         refusal: The last refusal.
         sampling: The request's parameters of sampling, with the defaults of the first group that took it.
     """
@@ -68,7 +69,7 @@ class Attempts:
     __slots__ = (
         "_fingerprint", "_max_losses", "_prompt_ids", "_prompt_logprobs", "_prompt_text", "_session_version",
         "_taken_at", "_tokens", "_tokens_at", "accepted", "crashes", "interruptions", "losses", "number",
-        "refusal", "refusals", "sampling",
+        "refusal", "refusals", "repeats", "sampling",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, settings: ClientSettings) -> None:
@@ -80,6 +81,7 @@ class Attempts:
         self.losses = 0
         self.interruptions: list[Interruption] = []
         self.refusals = 0
+        self.repeats = 0
         self.refusal: RyzError | None = None
         before: Iterable[bytes] = resume.token_ids if resume is not None else [b""] * request.sampling.n
         self._tokens = [bytearray(tokens) for tokens in before]
@@ -180,6 +182,7 @@ class Attempts:
         if self.number >= MAX_ATTEMPT:
             return False
         self.number += 1
+        self.repeats = 0
         return True
 
     def count_refusal(self, refusal: RyzError, longest_s: float | None = None) -> float:
@@ -188,4 +191,5 @@ class Attempts:
         longest_s = MAX_PAUSE_S if longest_s is None else longest_s
         pause = backoff_s(self.refusals, FIRST_PAUSE_S, longest_s)
         self.refusals += 1
+        self.repeats += 1
         return pause * random.uniform(0.5, 1.0)

@@ -14,6 +14,7 @@ from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RequestTooLarge, RyzError, Unavailable
 from shared.messages import Cancel, Delivered, Resend, ResendReply
 from shared.telemetry.request_ids import TRACE_PARENT, log_ids
+from shared.telemetry.spans.names import OFFERED_AGAIN
 
 MAX_REASON = 500  # characters of a cancel's; a longer `Cancel` might be refused
 log = structlog.get_logger(__name__)
@@ -39,21 +40,19 @@ class CommandExecutor:
         self._caller = caller
         self._loop = asyncio.get_running_loop()
 
-    async def publish_request(self, stream: GenerationStream, data: bytes, *, to_all: bool = False) -> None:
+    async def publish_request(
+        self, stream: GenerationStream, data: bytes, *, to_all: bool = False, repeats: int = 0
+    ) -> None:
         """Publishes a request with the time that it has left; raises what `Bus.publish` raises.
 
         Args:
             stream: The request's.
             data: The request, encoded.
             to_all: Every router gets it. The broker does not say whether there is one.
+            repeats: As in `Publish`.
         """
         attempts = stream.state.attempts
-        details: dict[str, str | int | float] = {"attempt": attempts.number}
-        if attempts.interruptions:
-            last = attempts.interruptions[-1]
-            silent_ms = round((self._loop.time() - last.silent_since) * 1000, 1)
-            details |= {"lost": last.group, "reason": last.reason, "silent_ms": silent_ms}
-        stream.timeline.mark("published", details)
+        self._mark_published(stream, repeats)
         left_ms = max(1, int((stream.deadline - self._loop.time()) * 1000))
         headers = {**stream.headers, subjects.HEADER_TIMEOUT: str(left_ms)}
         if stream.trace is not None:
@@ -70,6 +69,21 @@ class CommandExecutor:
                 **error.data,
             ) from error
 
+    def _mark_published(self, stream: GenerationStream, repeats: int) -> None:
+        """Notes the moment. A request that waits is published many times, which take one moment together."""
+        attempts = stream.state.attempts
+        details: dict[str, str | int | float] = {"attempt": attempts.number}
+        if repeats:
+            refusal = attempts.refusal
+            reason = str(refusal.data.get("reason", refusal.code)) if refusal is not None else ""
+            stream.timeline.mark_again(OFFERED_AGAIN, details | {"asked": repeats + 1, "reason": reason})
+            return
+        if attempts.interruptions:
+            last = attempts.interruptions[-1]
+            silent_ms = round((self._loop.time() - last.silent_since) * 1000, 1)
+            details |= {"lost": last.group, "reason": last.reason, "silent_ms": silent_ms}
+        stream.timeline.mark("published", details)
+
     async def carry_out(self, stream: GenerationStream, command: Command) -> Commands:
         """Carries a command out; returns the commands that follow from it."""
         if isinstance(command, SendCancel):
@@ -80,7 +94,7 @@ class CommandExecutor:
             self._log_attempt(stream, command)
             try:
                 data = self._encode_attempt(stream, command)
-                await self.publish_request(stream, data, to_all=command.to_all)
+                await self.publish_request(stream, data, to_all=command.to_all, repeats=command.repeats)
             except Unavailable as error:
                 log.debug("not published again", **_ids(stream), error=error.message)
             except RequestTooLarge as refusal:  # with its tokens so far it does not fit into a message

@@ -20,12 +20,14 @@ class Publish:
         resume: Where the next group goes on; None: at the beginning.
         crashes: As in `GenerateRequest`.
         to_all: Every router gets it, in place of one of them.
+        repeats: Refusals of this attempt, after the last of which it is published; 0: after none.
     """
 
     attempt: int = 0
     resume: ResumePoint | None = None
     crashes: int = 0
     to_all: bool = False
+    repeats: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -260,9 +260,10 @@ class RequestLifecycle:
         self._buffer.start_attempt()
 
     def _publish(self) -> Publish:
-        attempts = self.attempts
+        attempts, retries = self.attempts, self._retries
         resume = attempts.resume_point(self._buffer.next_seq)
-        return Publish(attempts.number, resume, attempts.crashes, self._retries.asks_all)
+        repeats = attempts.repeats if retries.num_publishes == 1 else 0
+        return Publish(attempts.number, resume, attempts.crashes, retries.asks_all, repeats)
 
     def _unanswered(self) -> RyzError:
         retries = self._retries

@@ -1,9 +1,11 @@
 """What the time of a request is spent on, by the moment that ends it: words of traces and `ryz explain`."""
 
+OFFERED_AGAIN = "offered again"  # the moment of a request that waits: the last time that it was offered
 # by service and moment: what the time before the moment was spent on
 SPANS = {
     ("gateway", "read"): "key, limits and body",
     ("gateway", "published"): "body into a request",
+    ("gateway", OFFERED_AGAIN): "wait for a group",
     ("gateway", "last frame"): "last frame to the gateway",
     ("gateway", "answered"): "answer to the client",
     ("router", "routed"): "to the router",

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from typing import NamedTuple
 
 from shared.telemetry.spans.facts import Attribute, SpanFacts, SpanSink
+from shared.telemetry.spans.names import OFFERED_AGAIN
 from shared.telemetry.spans.trace_ids import TraceParent, new_span_id
 from shared.telemetry.timelines import MarkedMoment, RequestTimeline
 
@@ -112,6 +113,8 @@ def _attempt_spans(
         for mark in mine:
             if mark.name == "published" and "lost" in mark.data:
                 attributes |= {f"ryz.{name}": value for name, value in mark.data.items() if name != "attempt"}
+            elif mark.name == OFFERED_AGAIN:
+                attributes |= {"ryz.asked": mark.data["asked"], "ryz.refused": mark.data["reason"]}
             elif mark.name == "accepted":
                 attributes["ryz.group"] = mark.data.get("group", "")
         error = "its group was lost" if later else problem

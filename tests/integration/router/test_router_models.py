@@ -100,6 +100,9 @@ async def test_a_request_for_a_model_that_is_asleep_waits_until_a_group_runs(
         (state,) = await offered_by(nats_bus)
         assert (state.phase, state.groups_ready, state.waiting) == ("ready", 1, 0)
         assert service.status().detail["models_lease"]["held"]
+        timelines = service.timelines.find(request.request_id, 100)
+        assert len(answers) > 2
+        assert [one.moments[-1].name for one in timelines] == ["refused", "decided"]
 
 
 async def offered_by(bus: NatsBus) -> list[ModelState]:

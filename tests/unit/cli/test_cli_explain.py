@@ -11,6 +11,7 @@ from cli.explain.course import (
     REFUSAL,
     RESUMED,
     UNKNOWN,
+    WAITED_FOR_MODEL,
     Course,
     HeardExplanation,
     courses,
@@ -112,6 +113,63 @@ def test_a_leader_that_died_leaves_a_gap_that_is_named() -> None:
     (alone,) = courses([gateway])
     assert UNKNOWN in whats(alone)
     assert alone.total_ms == course.total_ms == 1.0
+
+
+def test_a_wait_for_a_model_is_one_line() -> None:
+    """Two routers refused it first; one of them had no answer in time, and the client published it again."""
+    waiting = heard(
+        "gateway",
+        (0, "received", {}),
+        (1_000, "published", {"attempt": 0}),
+        (60_000, "offered again", {"attempt": 0, "asked": 2, "reason": "waking"}),
+        (260_000, "published", {"attempt": 0}),
+        (9_000_000, "offered again", {"attempt": 0, "asked": 80, "reason": "waking"}),
+        (9_003_000, "accepted", {"attempt": 0}),
+        (9_200_000, "last frame", {"attempt": 0}),
+        (9_201_000, "answered", {"status": 200}),
+    )
+    refused = [
+        heard("router", (at, "routed", {}), (at + 100, "refused", {"reason": "waking"}))
+        for at in (1_500, 61_000)
+    ]
+    routed = heard("router", (9_001_000, "routed", {}), (9_001_100, "decided", {"group": "g1"}))
+    leader = heard("worker", (9_002_000, "taken", {}), (9_199_000, "done", {}))
+    (course,) = courses([waiting, *refused, routed, leader])
+    assert whats(course) == [
+        "body into a request",
+        WAITED_FOR_MODEL,
+        "to the router",
+        "choice of a group",
+        "to the leader",
+        "end of the turn",
+        "last frame to the gateway",
+        "answer to the client",
+    ]
+    wait = course.spans[1]
+    assert (wait.took_ms, wait.data) == (8_999.0, {"asked": 80, "reason": "waking"})
+    assert course.total_ms == 9_201.0
+
+
+def test_a_wait_for_any_group_is_one_line_too() -> None:
+    gateway = heard(
+        "gateway",
+        (0, "received", {}),
+        (100, "published", {"attempt": 0}),
+        (5_000_000, "offered again", {"attempt": 0, "asked": 9, "reason": "no_group"}),
+        (5_002_000, "answered", {"status": 503}),
+    )
+    routers = [
+        heard("router", (at, "routed", {}), (at + 100, "refused", {"reason": "no_group"}))
+        for at in (200, 30_000, 800_000, 5_000_500)
+    ]
+    (course,) = courses([gateway, *routers])
+    assert whats(course) == [
+        "body into a request",
+        "wait for a group",
+        "to the router",
+        "choice of a group: none",
+        "answer to the client",
+    ]
 
 
 def test_a_group_that_was_frozen_is_no_outage_of_a_stream_that_went_on() -> None:

@@ -69,6 +69,11 @@ class DemandBook:
         waiting.note(key, now)
         return True
 
+    def waits(self, model: str, key: RequestKey) -> bool:
+        """Whether this router has refused the request lately."""
+        waiting = self._own.get(model)
+        return waiting is not None and key in waiting.last
+
     def served(self, model: str, key: RequestKey) -> None:
         """A request was given to a group: it no longer waits."""
         waiting = self._own.get(model)

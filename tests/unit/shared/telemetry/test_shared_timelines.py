@@ -38,8 +38,38 @@ def test_a_timeline_is_bounded() -> None:
     assert (len(found.moments), found.left_out) == (MAX_MOMENTS, 3)
 
 
+def test_what_repeats_takes_one_moment() -> None:
+    timelines = Timelines(2, iter(range(1000, 1_000_000, 1000)).__next__)
+    timeline = timelines.begin("r")
+    timeline.mark("published")
+    for asked in range(2, 500):
+        timeline.mark_again("offered again", {"asked": asked})
+    timeline.mark("accepted")
+    timeline.mark_again("offered again", {"asked": 1})
+    (found,) = timelines.find("r", 1)
+    assert [(one.name, one.data) for one in found.moments] == [
+        ("published", {}),
+        ("offered again", {"asked": 499}),
+        ("accepted", {}),
+        ("offered again", {"asked": 1}),
+    ]
+    assert found.left_out == 0
+    assert found.moments[1].at_us - found.moments[0].at_us == 498
+
+
+def test_a_draft_is_kept_only_if_that_is_said() -> None:
+    timelines = Timelines(2)
+    timelines.begin("kept")
+    for number in range(5):
+        timelines.draft(f"draft-{number}").mark("refused")
+    timelines.keep(timelines.draft("later"))
+    assert [found.request_id for found in timelines.find("", 10)] == ["kept", "later"]
+
+
 def test_nothing_is_kept_if_that_is_asked_for() -> None:
     timelines = Timelines(0)
-    assert timelines.begin("r") is UNRECORDED
+    assert timelines.begin("r") is timelines.draft("r") is UNRECORDED
+    timelines.keep(UNRECORDED)
     UNRECORDED.mark("taken", {"group": "g0"})
+    UNRECORDED.mark_again("offered again")
     assert timelines.find("", 1) == []
