@@ -15,6 +15,7 @@ from cli.console import CommandError, StartReport
 from cli.stack.agent.daemon_thread import in_daemon_thread
 from cli.stack.agent.group_memory import group_bytes
 from cli.stack.agent.hosted import CommandRefused, HostedModels
+from cli.stack.agent.lost_files import lost_files
 from cli.stack.agent.offers import HostedGroup, HostPlan, make_offers
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import read_entry
@@ -184,8 +185,9 @@ class HostAgent:
             await asyncio.sleep(READY_POLL_S)
 
     def _on_gone(self, group: str, why: str, code: int) -> None:
+        model = self._hosted.offers[self._hosted.groups[group].model].model
         if why:
-            self._note(why)
+            why = lost_files(model) or why
         self._hosted.note_gone(group, why, time.monotonic(), final=code == MISCONFIGURED)
         self._changed.set()
 

@@ -17,6 +17,7 @@ from cli.stack.forking.servers import ForkServers
 from cli.stack.host.private import open_log
 from cli.stack.state import older_log
 from cli.stack.supervision import child
+from cli.stack.supervision.start_problem import start_problem
 from shared.host.own_python import module_environment
 
 MAX_LOG_BYTES = 64 * 1024 * 1024
@@ -67,6 +68,7 @@ class ServiceProcess:
         self._listener = listener
         self._forks = forks
         self._process: asyncio.subprocess.Process | AdoptedProcess | None = None
+        self._log_begin = 0  # bytes of the log that are of earlier starts
 
     @property
     def pid(self) -> int:
@@ -86,6 +88,7 @@ class ServiceProcess:
         """
         environment = module_environment({**os.environ, **self.spec.env})
         with os.fdopen(open_log(self.log), "ab") as log:
+            self._log_begin = log.tell()
             if not self.spec.module or not await self._fork(environment, log.fileno()):
                 await self._execute(environment, log.fileno())
 
@@ -145,6 +148,10 @@ class ServiceProcess:
         if self._process is not None:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)
+
+    def start_problem(self) -> str:
+        """Return why the last process could not start, if it has said so."""
+        return start_problem(self.log, self._log_begin)
 
     def trim_log(self) -> None:
         """Move a log over `MAX_LOG_BYTES` into one older file; the process goes on appending."""

@@ -135,7 +135,8 @@ class Stack:
         """Let a service end for good without the stack's end.
 
         Args:
-            on_gone: Called when it has, with the reason and the exit code; empty: it was asked to.
+            on_gone: Called when it has, with the reason and the exit code; empty: it was asked to. The
+                reason is what the service has said itself, if it could not start.
         """
         self._services[name].on_gone = on_gone
 
@@ -233,7 +234,9 @@ class Stack:
         if service.supervised.leaves:
             self._forget(service, "", 0)
         elif service.on_gone is not None:
-            self._forget(service, f"{name} {ended.what}; its log is {log}", ended.code)
+            problem = f": {ended.problem}" if ended.problem else ""
+            self._report.note(f"{name} {ended.what}{problem}; its log is {log}")
+            self._forget(service, ended.problem or f"{name} {ended.what}; its log is {log}", ended.code)
         elif not self._failure.done():
             text = f"{name} {ended.what}. Its log, {log}, ends with:\n{log_tail(log)}"
             self._failure.set_exception(CommandError(text))

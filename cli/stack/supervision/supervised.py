@@ -15,10 +15,15 @@ PROBE_INTERVAL_S = 0.1
 
 
 class Ended(NamedTuple):
-    """The end of a service that is not started again: what became of it, in words, and its exit code."""
+    """The end of a service that is not started again: what became of it, in words, and its exit code.
+
+    Attributes:
+        problem: Why it could not start, as it has said itself; empty: it has not.
+    """
 
     what: str
     code: int
+    problem: str = ""
 
 
 class Supervised:
@@ -85,7 +90,7 @@ class Supervised:
             hopeless = entry.restarts > 0 and not self.was_ready.is_set()
             if self.leaves or pause is None or hopeless:
                 after = f" and was started again {entry.restarts} times before" if entry.restarts else ""
-                return Ended(f"ended ({explain_exit(code)}){after}", code)
+                return Ended(f"ended ({explain_exit(code)}){after}", code, child.start_problem())
             entry.restarts += 1
             how = "died" if code else "ended by itself"  # as after a drain
             self._note(f"{self.name} {how} ({explain_exit(code)}); starting it again in {pause:g} s")

@@ -284,9 +284,25 @@ async def test_a_service_that_may_go_ends_alone_when_it_cannot_be_kept(bench: Be
     stack.add(bench.spec("b", "exit 2"), noting(gone))
     await until(lambda: bool(gone))
     assert "2: b ended (exit code 2)" in gone[0]
+    assert gone[0].endswith(f"its log is {bench.state_dir.log('b')}")
     assert stack.pid("a")
     stack.request_stop()
     await asyncio.wait_for(stack.supervise(), 2)  # which raises if the stack has failed
+
+
+async def test_a_service_that_cannot_start_is_quoted(bench: Bench) -> None:
+    """What an earlier process of the same name has said does not count."""
+    stack, gone = bench.stack(bench.spec("a")), list[str]()
+    assert await stack.start(timeout_s=5)
+    says = 'echo "{\\"event\\": 1}"; echo "worker cannot start: the file x is gone"; echo "{}"; exit 2'
+    stack.add(bench.spec("b", says), noting(gone))
+    await until(lambda: bool(gone))
+    assert gone == ["2: the file x is gone"]
+    log = bench.state_dir.log("b")
+    assert bench.notes.texts[-1] == f"b ended (exit code 2): the file x is gone; its log is {log}"
+    stack.add(bench.spec("b", "exit 2"), noting(gone))
+    await until(lambda: len(gone) == 2)
+    assert gone[1] == f"2: b ended (exit code 2); its log is {log}"
 
 
 async def test_a_service_ends_between_two_of_its_starts(bench: Bench) -> None:

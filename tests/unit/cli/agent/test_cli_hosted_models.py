@@ -1,10 +1,12 @@
 """What an agent does with commands and wishes, and what it reports. The time is an argument."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli.stack.agent.hosted import CommandRefused, HostedModels
+from cli.stack.agent.lost_files import lost_files
 from cli.stack.agent.offers import HostPlan, make_offers
 from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
@@ -143,6 +145,18 @@ def test_a_failure_that_will_come_again_is_told_at_once() -> None:
     start(host, "b")
     host.note_gone("g2", "it refuses its settings", 0.0, final=True)
     assert host.report(0.0).models[1].failure == "it refuses its settings"
+
+
+def test_a_model_whose_files_are_gone_is_told_by_them(tmp_path: Path) -> None:
+    there, draft = tmp_path / "model.gguf", tmp_path / "draft"
+    there.touch()
+    draft.mkdir()
+    model = ServedModel(ModelEntry(source="a", name="a"), there, draft)
+    assert lost_files(model) == lost_files(ServedModel(model.entry, None)) == ""
+    draft.rmdir()
+    assert lost_files(model).startswith(f"{draft} is gone; put it back")
+    there.unlink()
+    assert lost_files(model).startswith(f"{there} is gone; put it back, and `ryz models load a`")
 
 
 def test_an_operator_may_have_a_failed_model_tried_at_once() -> None:
