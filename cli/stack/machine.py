@@ -10,6 +10,7 @@ from cli.models.store import packed_dir
 from cli.stack.fleet.core_sets import CoreSets, assign_cores, describe_cores, num_reserved, with_reserved
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.memory_option import refuse_memory
 from cli.stack.fleet.on_demand import (
     OnDemandPlan,
     TooLargeAlone,
@@ -122,7 +123,7 @@ def examine(
 
     Notes which cannot be had as declared, or are too large even if they had the machine for themselves.
     """
-    found = list[NamedNeeds]()
+    found, too_large = list[NamedNeeds](), list[tuple[ServedModel, str]]()
     for model in models:
         assert model.path is not None
         entry, context = model.entry, read_config(model.path).context_length
@@ -143,8 +144,13 @@ def examine(
         except ModelError as error:
             declared.add_entry_problem(model.number, "precision", str(error))
         except DoesNotFit:
-            text = refusal(needs.size, context, machine, needs.given)
-            declared.add_entry_problem(model.number, "source", text, DOES_NOT_FIT if declared.file else 2)
+            too_large.append((model, refusal(needs.size, context, machine, needs.given)))
+    exit_code = DOES_NOT_FIT if declared.file else 2
+    problem = refuse_memory(found, machine, on_demand=comes_and_goes(models)) if too_large else ""
+    if problem and not declared.has_problems:
+        fail(problem, exit_code)
+    for model, text in too_large:
+        declared.add_entry_problem(model.number, "source", text, exit_code)
     return found
 
 
@@ -162,6 +168,8 @@ def _settle_on_demand(
     try:
         plan = plan_on_demand([one.needs for one in named], at_start, machine)
     except TooLargeAlone as error:
+        if problem := refuse_memory(named, machine, on_demand=True):
+            fail(problem, DOES_NOT_FIT)
         one = named[error.number]
         fail(f"{one.name}: {refuse_fleet([one], machine)}", DOES_NOT_FIT)
     except TooManyAtStart as error:
@@ -256,10 +264,9 @@ def machine_facts(options: UpOptions) -> MachineFacts:
     """Look at this machine."""
     stores = 0 if options.redis_url else int(total_bytes() * options.redis_memory_share)
     kernels = options.kernels != "plain" and any(build.find(target) for target in build.targets()[:1])
-    free = available_bytes()
-    if options.memory_gib:
-        free = min(free, int(options.memory_gib * 2**30))
-    return MachineFacts(usable_cores(), free, kernels, stores, _packed_bytes(options))
+    free, limit = available_bytes(), int(options.memory_gib * 2**30)
+    limit = limit if 0 < limit < free else 0
+    return MachineFacts(usable_cores(), limit or free, kernels, stores, _packed_bytes(options), limit)
 
 
 def _packed_bytes(options: UpOptions) -> int:

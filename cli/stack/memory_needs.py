@@ -43,6 +43,7 @@ class MachineFacts:
         store_bytes: The most that the stack's own stores may hold; 0 if it starts none.
         packed_bytes: Packed weights for which the directory that groups map them from has room; 0: groups
             hold copies.
+        limit_bytes: What `--memory` gives the stack, where that is less than is free; 0: it is no limit.
     """
 
     cores: int
@@ -51,6 +52,7 @@ class MachineFacts:
     store_bytes: int = 0
     packed_bytes: int = 0
     reserved_cores: int = 0
+    limit_bytes: int = 0
 
     @property
     def shared_cores(self) -> int:

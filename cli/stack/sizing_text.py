@@ -136,9 +136,9 @@ def refusal(size: ModelSize, context: int, machine: MachineFacts, given: GivenSi
     processes = size_words(process_bytes(size))
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
-        "The model does not fit into the memory that is free. "
+        f"The model does not fit into {room_words(machine)}. "
         f"{what} would need {size_words(needed)}: {parts} and {processes} for processes. {packing}"
-        f"Free are {size_words(machine.free_bytes)}, of which the "
+        f"{free_words(machine)}, of which the "
         f"other services need {size_words(machine.reserve_bytes)}{stores}. "
         f"What helps: {' or '.join(_remedies(size, context, machine, given, groups))}."
     )
@@ -171,8 +171,27 @@ def _remedies(
     if machine.store_bytes and sizing_of(size, context, replace(machine, store_bytes=0), given, groups):
         yield "`--redis-url` with a Redis of another machine"
     missing = missing_bytes([ModelNeeds(size, context, given)], machine, [groups])
-    yield f"{size_words(missing)} more free memory"
+    yield more_words(missing, machine)
     yield "a smaller model"
+
+
+def room_words(machine: MachineFacts) -> str:
+    """Return what models have to fit into."""
+    return "what `--memory` gives the stack" if machine.limit_bytes else "the memory that is free"
+
+
+def free_words(machine: MachineFacts) -> str:
+    """Return the beginning of a sentence about the memory that there is."""
+    if not machine.limit_bytes:
+        return f"Free are {size_words(machine.free_bytes)}"
+    rest = machine.limit_bytes - machine.free_bytes
+    beside = f", {size_words(machine.free_bytes)} beside the stores" if rest else ""
+    return f"`--memory` gives the stack {size_words(machine.limit_bytes)}{beside}"
+
+
+def more_words(missing: int, machine: MachineFacts) -> str:
+    """Return how much more memory is needed, and whose."""
+    return f"{size_words(missing)} more {'with `--memory`' if machine.limit_bytes else 'free memory'}"
 
 
 def _stored(size: ModelSize) -> str:

@@ -31,7 +31,10 @@ from cli.stack.sizing_text import (
     describe_losses,
     describe_short_cache,
     describe_sizing,
+    free_words,
+    more_words,
     refusal,
+    room_words,
     size_words,
 )
 
@@ -114,7 +117,7 @@ def losses(
             else:
                 why = "two do not fit"
                 more = missing_bytes(needs, machine, [*counts[:number], GROUPS, *counts[number + 1 :]])
-                remedy = f"room for the second: {size_words(more)} more free memory, or a smaller `precision`"
+                remedy = f"room for the second: {more_words(more, machine)}, or a smaller `precision`"
             yield model.name, f"one group only, since {why}: its streams end if it fails; {remedy}."
         if (
             sizing.kv_cache_tokens < model.needs.given.most_kv_tokens
@@ -153,9 +156,9 @@ def refuse_fleet(models: Sequence[NamedNeeds], machine: MachineFacts) -> str:
         )
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
-        "The models do not fit beside each other into the memory that is free. Together they would need "
+        f"The models do not fit beside each other into {room_words(machine)}. Together they would need "
         f"{size_words(sum(needed))}: {', '.join(parts)}. {packing}"
-        f"Free are {size_words(machine.free_bytes)}, of which the other services need "
+        f"{free_words(machine)}, of which the other services need "
         f"{size_words(machine.reserve_bytes)}{stores}. "
         f"What helps: {' or '.join(_remedies(models, machine, counts))}."
     )
@@ -183,4 +186,4 @@ def _remedies(models: Sequence[NamedNeeds], machine: MachineFacts, counts: Seque
         if sizings_of(others, machine, [*counts[:number], *counts[number + 1 :]]):
             yield f"leaving out {model.name}"
             break
-    yield f"{size_words(missing_bytes(needs, machine, counts))} more free memory"
+    yield more_words(missing_bytes(needs, machine, counts), machine)
