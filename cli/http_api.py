@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 import httpx
 
 from cli.chat.answers import GRACE_S, EventError, StreamPosition, read_answer
-from cli.console import fail
+from cli.chat.served_models import ListedModel
+from cli.console import CommandError, fail
 from cli.stack.state import DEFAULT_DIR, StateDir
 
 if TYPE_CHECKING:
@@ -52,6 +53,14 @@ def clean_url(url: str) -> str:
     """Return the gateway's address with a scheme and without the `/v1` of a client."""
     whole = url if "://" in url else f"http://{url}"
     return whole.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+class ApiError(CommandError):
+    """The gateway refuses a request; `code` is that of its error, empty if it gave none."""
+
+    def __init__(self, message: str, exit_code: int, code: str) -> None:
+        super().__init__(message, exit_code)
+        self.code = code
 
 
 class HttpApi:
@@ -116,35 +125,42 @@ class HttpApi:
     def _check(self, answer: httpx.Response) -> None:
         if not answer.is_error:
             return
+        code = ""
         try:
-            message = answer.json()["error"]["message"]
-        except (ValueError, KeyError, TypeError):
+            error = answer.json()["error"]
+            message, code = error["message"], str(error.get("code", ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
             message = answer.reason_phrase
         retry = answer.headers.get("Retry-After")
         again = f", try again in {retry} s" if retry else ""
-        fail(f"{message} (HTTP {answer.status_code}{again})", self.exit_codes.get(answer.status_code, 1))
+        exit_code = self.exit_codes.get(answer.status_code, 1)
+        raise ApiError(f"{message} (HTTP {answer.status_code}{again})", exit_code, code)
 
 
 class ChatApi(HttpApi):
     """The requests of `ryz chat`."""
 
-    def model_names(self) -> list[str]:
-        """Return the names of the models that are served, at least one."""
+    def models(self) -> list[ListedModel]:
+        """Return the models that are served, at least one."""
         answer = self.ask("GET", "/v1/models")
         try:
-            names = [str(model["id"]) for model in answer.json()["data"]]
-        except (ValueError, TypeError, KeyError):
+            models = [_listed(model) for model in answer.json()["data"]]
+        except (ValueError, TypeError, KeyError, AttributeError):
             self.refuse_answer()
-        if not names:
+        if not models:
             fail(f"{self.url} serves no model at the moment; `ryz status` shows why.")
-        return names
+        return models
 
-    def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
+    def stream(
+        self, body: dict[str, Any], session_id: str, position: StreamPosition
+    ) -> Generator[str, None, None]:
         """Yield the answer's text, piece by piece; a connection that breaks costs a pause.
 
         Closing the generator early cancels the generation.
+
+        Args:
+            position: A new one, which is kept up to date.
         """
-        position = StreamPosition()
 
         def begin_or_go_on(stream_id: str, last_id: str) -> AbstractContextManager[httpx.Response]:
             headers = {"X-Session-Id": session_id, "X-Stream-Grace": f"{GRACE_S:g}"}
@@ -164,3 +180,8 @@ class ChatApi(HttpApi):
             if position.stream_id and not position.done:
                 with suppress(httpx.HTTPError):  # if this fails, the grace time ends the stream
                     self._http.delete(f"/v1/streams/{position.stream_id}", timeout=CANCEL_S)
+
+
+def _listed(model: dict[str, Any]) -> ListedModel:
+    status = model.get("status") or {}
+    return ListedModel(str(model["id"]), str(status.get("phase", "ready")), status.get("pinned") is True)

@@ -30,11 +30,17 @@ class EventError(Exception):
 
 @dataclass(slots=True)
 class StreamPosition:
-    """How far a stream was read; `stream_id` is empty when the gateway named none: it cannot be resumed."""
+    """How far a stream was read.
+
+    Attributes:
+        stream_id: Empty when the gateway named none: it cannot be resumed.
+        cut: The answer had as many tokens as it may have.
+    """
 
     stream_id: str = ""
     last_id: str = ""
     done: bool = False
+    cut: bool = False
 
 
 def read_answer(
@@ -86,10 +92,11 @@ def texts(pieces: Iterable[bytes], position: StreamPosition) -> Iterator[str]:
         position: Is kept up to date.
     """
     for _, event_id, data in events((0.0, piece) for piece in pieces):
-        text, error = _read_event(data)
+        text, error, cut = _read_event(data)
         if error:
             position.stream_id = ""  # the stream has ended, or is another caller's
             fail(f"The answer broke off: {error}")
+        position.cut = position.cut or cut
         position.last_id, position.done = event_id.decode(errors="replace") or position.last_id, data == DONE
         if text:
             yield text
@@ -97,15 +104,16 @@ def texts(pieces: Iterable[bytes], position: StreamPosition) -> Iterator[str]:
             return
 
 
-def _read_event(value: bytes) -> tuple[str, str]:
-    """Return an event's text and error, each empty where it has none."""
+def _read_event(value: bytes) -> tuple[str, str, bool]:
+    """Return an event's text and error, each empty where it has none, and whether it says `length`."""
     if value == DONE:
-        return "", ""
+        return "", "", False
     try:
         event = json.loads(value)
         if "error" in event:
-            return "", str(event["error"].get("message", event["error"]))
-        pieces = [choice.get("delta", {}).get("content") or "" for choice in event.get("choices", [])]
-        return "".join(pieces), ""
+            return "", str(event["error"].get("message", event["error"])), False
+        choices = event.get("choices", [])
+        pieces = [choice.get("delta", {}).get("content") or "" for choice in choices]
+        return "".join(pieces), "", any(choice.get("finish_reason") == "length" for choice in choices)
     except (ValueError, TypeError, AttributeError) as error:
         raise EventError from error

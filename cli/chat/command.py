@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.chat.served_models import ListedModel, by_readiness
 from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR, state_dir_words
 from cli.visible import visible
@@ -26,6 +27,7 @@ HELP = (
     "/new starts a new session, /session shows its id, /quit leaves; end a line with \\ to go on in the next."
 )
 MORE = '"""'
+MAX_TOKENS = 1024  # of an answer: small models may go on for ever
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,12 +38,14 @@ class ChatOptions:
         str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
     ] = ""
     session: Annotated[str, typer.Option(help="Go on with this session.", show_default=False)] = ""
-    model: Annotated[str, typer.Option(help="The model.  [default: the first one served]")] = ""
+    model: Annotated[str, typer.Option(help="The model.  [default: one that is ready]")] = ""
     system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = ""
     temperature: Annotated[
         float | None, typer.Option(min=0, max=2, help="0 takes the likeliest token.  [default: the model's]")
     ] = None
-    max_tokens: Annotated[int | None, typer.Option(min=1, help="The longest answer.")] = None
+    max_tokens: Annotated[
+        int | None, typer.Option(min=1, help=f"The longest answer, in tokens.  [default: {MAX_TOKENS}]")
+    ] = None
     once: Annotated[str, typer.Option(help="Ask this, print the answer, leave.", show_default=False)] = ""
     api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = ""
     state_dir: Annotated[
@@ -66,21 +70,26 @@ def chat(options: ChatOptions) -> None:
         fail('There is nothing to ask: the input is empty. Pipe a question in, or use `--once "..."`.')
     url = find_url(options.url, options.state_dir, options.api_key)
     with closing(ChatApi(url, options.api_key)) as api:
-        model, *others = [options.model] if options.model else api.model_names()
+        model, *others = [ListedModel(options.model)] if options.model else by_readiness(api.models())
+        again = gateway_words(options) + (f" --model {shlex.quote(model.name)}" if others else "")
         talk = TerminalChat(
-            api, model, options.session, options.system, options.sampling, gateway=gateway_words(options)
+            api, model.name, options.session, options.system, options.sampling, options_again=again
         )
+        if model.phase != "ready":
+            note(f"{model.name} is {model.phase}: the first answer waits until it is loaded.")
         if question:
+            if others:
+                note(f"{model.name} is asked; `--model NAME` asks another: {words_of(others)}")
             talk.ask(question)
         else:
-            talk.converse(others)
+            talk.converse([other.words for other in others])
 
 
 class TerminalChat:
     """A session with a model. Text goes to stdout as it arrives.
 
     Args:
-        gateway: See `gateway_words`.
+        options_again: Those that go on with the session at the same gateway and model, behind a space.
     """
 
     def __init__(
@@ -91,18 +100,23 @@ class TerminalChat:
         system: str,
         sampling: dict[str, float],
         *,
-        gateway: str = "",
+        options_again: str = "",
     ) -> None:
         self._api = api
         self._model = model
         self._system = system
         self._sampling = sampling
-        self._gateway = gateway
+        self._options_again = options_again
         self.session_id = session_id or new_session_id()
         self._began = False  # after a turn the session must exist for the next one
 
     def ask(self, text: str) -> None:
-        """Send one message and prints the answer while it comes."""
+        """Send one message and print the answer while it comes.
+
+        An answer has at most `MAX_TOKENS` where nothing was said, or what is left of the context.
+        """
+        from cli.http_api import ApiError  # noqa: PLC0415
+
         messages = [{"role": "system", "content": self._system}] if self._system else []
         body: dict[str, Any] = {
             "model": self._model,
@@ -111,20 +125,37 @@ class TerminalChat:
         }
         if self._began:
             body["session_must_exist"] = True
+        if "max_tokens" in body:
+            self._answer(body)
+            return
+        try:
+            self._answer({**body, "max_tokens": MAX_TOKENS})
+        except ApiError as error:
+            if error.code != "context_length_exceeded":
+                raise
+            self._answer(body)
+
+    def _answer(self, body: dict[str, Any]) -> None:
+        from cli.chat.answers import StreamPosition  # noqa: PLC0415 (keeps `ryz --help` quick)
+
         shown = visible if sys.stdout.isatty() else str  # piped text stays as it is
-        with closing(self._api.stream(body, self.session_id)) as pieces:
+        position = StreamPosition()
+        with closing(self._api.stream(body, self.session_id, position)) as pieces:
             for piece in pieces:
                 sys.stdout.write(shown(piece))
                 sys.stdout.flush()
         self._began = True
         sys.stdout.write("\n")
         sys.stdout.flush()
+        if position.cut and "max_tokens" not in self._sampling:
+            limit = f"{MAX_TOKENS} tokens; `--max-tokens N` allows more"
+            note(f"(The answer was cut at {limit if 'max_tokens' in body else 'the end of the context'}.)")
 
     def converse(self, others: Sequence[str] = ()) -> None:
         """Ask and answer until /quit, Ctrl-D, or Ctrl-C twice at the prompt.
 
         Args:
-            others: Models that could have been chosen.
+            others: Models that could have been chosen, in words.
         """
         import readline  # noqa: F401, PLC0415 (gives `input` history and editing)
 
@@ -152,7 +183,7 @@ class TerminalChat:
                 err.print("\n(Ctrl-C again leaves)", style="dim", markup=False)
             except CommandError as error:
                 err.print(str(error), style="red", markup=False, soft_wrap=True)
-        again = f"{called_as()} chat{self._gateway} --session {self.session_id}"
+        again = f"{called_as()} chat{self._options_again} --session {self.session_id}"
         err.print(f"To go on with this session: {again}", style="dim", markup=False, soft_wrap=True)
 
     def _command(self, text: str) -> bool:
@@ -169,6 +200,18 @@ class TerminalChat:
         else:
             err.print(HELP, style="dim", markup=False)
         return False
+
+
+def note(text: str) -> None:
+    """Print a remark for a person, which is no part of the answer."""
+    from cli.console import err  # noqa: PLC0415 (keeps `ryz --help` quick)
+
+    err.print(text, style="dim", markup=False, soft_wrap=True)
+
+
+def words_of(models: Sequence[ListedModel]) -> str:
+    """Return models in a row, with the states of those that do not answer at once."""
+    return ", ".join(model.words for model in models)
 
 
 def gateway_words(options: ChatOptions) -> str:

@@ -36,6 +36,13 @@ def test_the_text_of_a_stream() -> None:
     assert (position.last_id, position.done) == ("3.0", True)
 
 
+def test_a_stream_that_ends_for_its_length_is_cut() -> None:
+    position = StreamPosition()
+    last = event({"choices": [{"delta": {}, "finish_reason": "length"}]})
+    assert list(texts(lines(piece("a"), last, event("[DONE]")), position)) == ["a"]
+    assert (position.cut, position.done) == (True, True)
+
+
 def test_an_event_that_broke_in_the_middle_does_not_count() -> None:
     position = StreamPosition("r-1")
     half = piece("b", "2.0")
@@ -103,7 +110,7 @@ WHOLE = "".join(f"w{number} " for number in range(1, 9))
 @pytest.mark.parametrize("cuts", [(), (1,), (70, 90, 1, 1, 1, 200), (200, -503, -502, 100)])
 def test_a_broken_connection_costs_nothing_but_time(cuts: tuple[int, ...]) -> None:
     gateway = Gateway(*cuts)
-    assert "".join(api_of(gateway).stream({"messages": []}, "s-1")) == WHOLE
+    assert "".join(api_of(gateway).stream({"messages": []}, "s-1", StreamPosition())) == WHOLE
     assert [one.method for one in gateway.asked] == ["POST"] + ["GET"] * len(cuts)
     assert gateway.asked[0].headers["x-stream-grace"] == "15"
     assert all(one.url.path == "/v1/streams/r-1" for one in gateway.asked[1:])
@@ -111,7 +118,7 @@ def test_a_broken_connection_costs_nothing_but_time(cuts: tuple[int, ...]) -> No
 
 def test_leaving_early_cancels_it() -> None:
     gateway = Gateway()
-    with closing(api_of(gateway).stream({"messages": []}, "s-1")) as pieces:
+    with closing(api_of(gateway).stream({"messages": []}, "s-1", StreamPosition())) as pieces:
         assert next(pieces) == "w1 "
     last = gateway.asked[-1]
     assert (last.method, last.url.path) == ("DELETE", "/v1/streams/r-1")
@@ -125,7 +132,7 @@ def test_leaving_early_cancels_it() -> None:
 ])  # fmt: skip
 def test_what_cannot_be_resumed_is_said(cuts: tuple[int, ...], named: bool, words: str) -> None:
     with pytest.raises(CommandError, match=words):
-        list(api_of(Gateway(*cuts, named=named)).stream({"messages": []}, "s-1"))
+        list(api_of(Gateway(*cuts, named=named)).stream({"messages": []}, "s-1", StreamPosition()))
 
 
 def test_it_gives_up_when_no_gateway_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:

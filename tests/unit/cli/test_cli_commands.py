@@ -4,7 +4,7 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,8 @@ from cli import console
 from cli import http_api as api
 from cli.__main__ import app, main
 from cli.chat import command as chat
+from cli.chat.answers import StreamPosition
+from cli.chat.served_models import ListedModel
 from cli.console import CommandError
 from cli.stack.state import ServiceState, StackState
 from cli.status.query import StatusReport
@@ -26,16 +28,37 @@ from training import train
 
 
 class FakeApi:
-    """Streams two words, or raises `error` after the first one, and records its requests."""
+    """Streams two words, or raises `error` after the first one, and records its requests.
+
+    Args:
+        context: More tokens are refused; 0: none are.
+        listed: The models.
+    """
 
     url = "http://fake"
 
-    def __init__(self, error: BaseException | None = None) -> None:
+    def __init__(
+        self, error: BaseException | None = None, *, context: int = 0, listed: Sequence[ListedModel] = ()
+    ) -> None:
         self.asked: list[tuple[dict[str, Any], str]] = []
         self.error = error
+        self.cuts = False
+        self._context = context
+        self._listed = listed
 
-    def stream(self, body: dict[str, Any], session_id: str) -> Generator[str, None, None]:
+    def models(self) -> list[ListedModel]:
+        return [*self._listed]
+
+    def close(self) -> None:
+        pass
+
+    def stream(
+        self, body: dict[str, Any], session_id: str, position: StreamPosition
+    ) -> Generator[str, None, None]:
         self.asked.append((body, session_id))
+        if self._context and body.get("max_tokens", 0) > self._context:
+            raise api.ApiError("the maximum context length is ...", 1, "context_length_exceeded")
+        position.cut = self.cuts
         yield "one "
         if self.error is not None:
             raise self.error
@@ -70,6 +93,59 @@ def test_a_question_carries_the_session_and_only_the_new_message(capsys: pytest.
     ]
     assert body["temperature"] == 0
     assert capsys.readouterr().out == "one two\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "context", "limits", "said"),
+    [
+        ({}, 0, [chat.MAX_TOKENS], "cut at 1024 tokens; `--max-tokens N` allows more"),
+        ({}, 512, [chat.MAX_TOKENS, None], "cut at the end of the context"),
+        ({"max_tokens": 7}, 0, [7], ""),
+    ],
+)
+def test_an_answer_has_a_limit_and_what_is_cut_is_said(
+    given: dict[str, float], context: int, limits: list[int | None], said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    fake = FakeApi(context=context)
+    talk = chat.TerminalChat(fake, "demo", "s1", "", given)  # type: ignore[arg-type]
+    fake.cuts = True
+    talk.ask("hello")
+    assert [body.get("max_tokens") for body, _ in fake.asked] == limits
+    shown = capsys.readouterr()
+    assert shown.out == "one two\n"
+    assert said in shown.err if said else not shown.err
+
+
+def test_a_limit_that_was_asked_for_and_does_not_fit_is_refused() -> None:
+    fake = FakeApi(context=512)
+    talk = chat.TerminalChat(fake, "demo", "s1", "", {"max_tokens": 600})  # type: ignore[arg-type]
+    with pytest.raises(CommandError, match="maximum context length"):
+        talk.ask("hello")
+    assert len(fake.asked) == 1
+
+
+def test_a_model_that_is_ready_is_asked_and_the_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    listed = [
+        ListedModel("broken", "failed"),
+        ListedModel("cold", "asleep", pinned=True),
+        ListedModel("first"),
+        ListedModel("kept", pinned=True),
+    ]
+    fake = FakeApi(listed=listed)
+    monkeypatch.setattr(api, "ChatApi", lambda url, key: fake)
+    done = CliRunner().invoke(app, ["chat", "--once", "hello", "--url", "http://fake"])
+    assert (done.exit_code, done.stdout) == (0, "one two\n")
+    assert fake.asked[0][0]["model"] == "kept"
+    others = "first, cold (asleep), broken (failed)"
+    assert done.stderr == f"kept is asked; `--model NAME` asks another: {others}\n"
+    named = CliRunner().invoke(app, ["chat", "--once", "hi", "--model", "cold", "--url", "http://fake"])
+    assert (fake.asked[1][0]["model"], named.stderr) == ("cold", "")
+    alone = FakeApi(listed=[ListedModel("cold", "asleep")])
+    monkeypatch.setattr(api, "ChatApi", lambda url, key: alone)
+    said = CliRunner().invoke(app, ["chat", "--once", "hi", "--url", "http://fake"]).stderr
+    assert said == "cold is asleep: the first answer waits until it is loaded.\n"
+    assert alone.asked[0][0]["model"] == "cold"
 
 
 def test_commands_of_the_conversation(

@@ -57,7 +57,7 @@ def test_bytes_that_cannot_be_unpacked_are_reported() -> None:
 @pytest.mark.parametrize("models", ["words", "[]", "{}", '{"data": 5}', '{"data": [{}]}', '{"data": ["x"]}'])
 def test_models_of_another_shape_are_reported(models: str) -> None:
     with pytest.raises(CommandError, match=MESSAGE):
-        answering(ChatApi, models.encode()).model_names()
+        answering(ChatApi, models.encode()).models()
 
 
 @pytest.mark.parametrize(
@@ -67,10 +67,10 @@ def test_events_of_another_shape_are_reported(event: str) -> None:
     with pytest.raises(EventError):
         list(texts([f"data: {event}\n\n".encode()], StreamPosition()))
     with pytest.raises(CommandError, match=MESSAGE):
-        list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s"))
+        list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s", StreamPosition()))
 
 
 def test_pieces_that_are_no_text_are_reported() -> None:
     event = json.dumps({"choices": [{"delta": {"content": 5}}]})
     with pytest.raises(CommandError, match=MESSAGE):
-        list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s"))
+        list(answering(ChatApi, f"data: {event}\n\n".encode()).stream({}, "s", StreamPosition()))

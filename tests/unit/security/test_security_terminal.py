@@ -16,6 +16,7 @@ from rich.console import Console
 from cli import console
 from cli.__main__ import main
 from cli.chat import command as chat
+from cli.chat.answers import StreamPosition
 from cli.command_groups import GatewayOptions
 from cli.sessions import commands as sessions
 from cli.sessions.api import SessionsApi
@@ -63,7 +64,7 @@ class Api:
     def __init__(self, pieces: list[str]) -> None:
         self._pieces = pieces
 
-    def stream(self, body: dict[str, Any], session_id: str) -> Any:
+    def stream(self, body: dict[str, Any], session_id: str, position: StreamPosition) -> Any:
         yield from self._pieces
 
 
