@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NoReturn
 
 from cli.console import fail
-from cli.groups.silent_groups import STOPPED, SilentGroup, silent_groups
+from cli.groups.silent_groups import ENDED_WELL, SilentGroup, silent_groups
 from cli.stack.state import StateDir
 from cli.status.query import StatusReport, connect_broker, find_broker, query_status
 from shared import subjects
@@ -166,7 +166,7 @@ class Groups:
     def _not_there(group: str, known: list[GroupRow | SilentGroup]) -> NoReturn:
         for row in known:
             if row.group == group and isinstance(row, SilentGroup):
-                if row.state == STOPPED:
+                if row.state in ENDED_WELL:
                     fail(f"{group} has stopped already: it {row.story}.", NO_SUCH_GROUP)
                 fail(
                     f"{group} cannot drain: its leader does not answer ({row.state}: {row.story}). "

@@ -6,7 +6,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from cli.groups.silent_groups import STOPPED, SilentGroup, silent_groups
+from cli.groups.silent_groups import ENDED_WELL, SilentGroup, silent_groups
 from cli.status.query import StatusReport
 from shared.address import redact
 
@@ -181,7 +181,7 @@ def state_text(state: str) -> Text:
 
 def story_text(group: SilentGroup) -> Text:
     """Return what is known of a silent group, in red unless it ended cleanly."""
-    return Text(group.story, style="" if group.state == STOPPED else "red")
+    return Text(group.story, style="" if group.state in ENDED_WELL else "red")
 
 
 def duration(seconds: float) -> str:

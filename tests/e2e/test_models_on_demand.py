@@ -124,9 +124,12 @@ def test_an_idle_model_makes_room_and_its_sessions_go_on_later(http: httpx.Clien
     assert said(ask(http, SECOND, "What is my name?", "on-demand-3")) == "Your name is Cy."
 
 
-def test_a_model_sleeps_when_nobody_asks_for_it(http: httpx.Client) -> None:
+def test_a_model_sleeps_when_nobody_asks_for_it(stack: Stack, http: httpx.Client) -> None:
     said(ask(http, NOISE))
     await_phase(http, NOISE, "asleep")
+    shown = ryz("status", cwd=stack.folder).stdout
+    assert "the next request for noise wakes it" in shown
+    assert "ended by itself" not in shown
     said(ask(http, NOISE))
 
 

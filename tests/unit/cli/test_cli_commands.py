@@ -19,6 +19,7 @@ from cli.chat import command as chat
 from cli.chat.answers import StreamPosition
 from cli.chat.served_models import ListedModel
 from cli.console import CommandError
+from cli.groups.silent_groups import silent_groups
 from cli.stack.state import ServiceState, StackState
 from cli.status.query import StatusReport
 from cli.status.view import duration, render
@@ -339,6 +340,32 @@ def test_a_leader_that_does_not_answer_is_shown_as_routers_know_it() -> None:
     screen = Console(file=io.StringIO(), width=120)
     screen.print(render(report))
     assert "last heard 50 s ago" in screen.file.getvalue()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("models", "state", "story"),
+    [
+        ({}, "stopped", "ended by itself 8 s ago"),
+        ({"asleep": ["demo"]}, "asleep", "was put to sleep 8 s ago; the next request for demo wakes it"),
+        ({"ready": ["demo"], "asleep": ["other"]}, "stopped", "ended 8 s ago"),
+        ({"absent": ["demo"]}, "stopped", "ended 8 s ago"),
+    ],
+)
+def test_a_group_that_was_put_to_sleep_is_no_group_that_ended_by_itself(
+    models: dict[str, list[str]], state: str, story: str
+) -> None:
+    seen = {"group": "g3", "instance_id": "i", "state": "stopped", "model": "demo", "heartbeat_age_s": 8}
+    services = [
+        answer("worker", 1, group="g0", state="ready"),
+        answer("router", 2, groups=[seen], models=models),
+    ]
+    (group,) = silent_groups(services)
+    assert (group.state, group.story) == (state, story)
+    screen = Console(file=io.StringIO(), width=160)
+    screen.print(render(StatusReport("nats://x", None, services)))
+    assert story in screen.file.getvalue()  # type: ignore[attr-defined]
+    lost, *_ = silent_groups([answer("router", 2, groups=[seen | {"state": "lost"}], models=models)])
+    assert lost.state == "lost"
 
 
 @pytest.mark.parametrize(
