@@ -102,6 +102,7 @@ def test_models_that_are_not_loaded_are_listed_and_are_no_404(stack: Stack, http
     assert set(listed) == {FIRST, SECOND, NOISE, VANISHES}
     assert http.get(f"/v1/models/{SECOND}").json()["status"]["phase"] == "asleep"
     assert phases(http)[FIRST] == "ready"
+    assert {0 <= time.time() - one["created"] < 3600 for one in listed.values()} == {True}
     shown = ryz("models", "status", cwd=stack.folder)
     assert shown.returncode == 0, shown.stderr
     assert SECOND in shown.stdout

@@ -60,8 +60,8 @@ class HostAgent:
         self._stack = stack
         self._note = report.note
         self._reserve_bytes = reserve_bytes
-        instance_id = f"{plan.host}-{time.time_ns():x}"
-        self._hosted = HostedModels(plan.host, instance_id, make_offers(plan), plan.plan.budget_bytes)
+        instance_id, offers = f"{plan.host}-{time.time_ns():x}", make_offers(plan, int(time.time()))
+        self._hosted = HostedModels(plan.host, instance_id, offers, plan.plan.budget_bytes)
         self._changed = asyncio.Event()
         self._bus: NatsBus | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -145,7 +145,7 @@ class HostAgent:
         if command.host not in {"", self._plan.host} or self._plan.find_more is None:
             return None
         entry = read_entry(command.entry)
-        refused = self._hosted.add(entry)
+        refused = self._hosted.add(entry, int(time.time()))
         if not refused:
             self._note(f"model {entry.name} is added: {entry.source}")
             self._spawn(self._find(entry))

@@ -106,8 +106,12 @@ class HostedModels:
         group.stopping = True
         return group
 
-    def add(self, entry: ModelEntry) -> str:
-        """Note a model that is to be found; returns why it is not, empty if it is."""
+    def add(self, entry: ModelEntry, learned_s: int) -> str:
+        """Note a model that is to be found; returns why it is not, empty if it is.
+
+        Args:
+            learned_s: Now, in seconds since 1970.
+        """
         known = self.offers.get(entry.name)
         if known is not None and (known.leaders or not known.failure):
             return f"there is a model {entry.name!r} already: remove it first, or give this one another name"
@@ -115,7 +119,7 @@ class HostedModels:
             return f"{entry.name!r} is an alias of another model: give this one another name"
         if len(self.offers) >= MAX_MODELS:
             return f"there are {MAX_MODELS} models already: remove one first"
-        self.offers[entry.name] = make_pending(entry)
+        self.offers[entry.name] = make_pending(entry, learned_s)
         return ""
 
     def sought(self, entry: ModelEntry) -> Offer | None:
@@ -126,7 +130,7 @@ class HostedModels:
     def note_found(self, entry: ModelEntry, found: AddedModel, leaders: Sequence[ServiceSpec]) -> None:
         """A model that was added is here, and fits."""
         if (sought := self.sought(entry)) is not None:
-            self.offers[entry.name] = make_offer(found, leaders)
+            self.offers[entry.name] = make_offer(found, leaders, sought.card.created_s)
             self.offers[entry.name].wish = sought.wish
 
     def note_not_found(self, entry: ModelEntry, why: str) -> None:

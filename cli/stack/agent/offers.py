@@ -136,26 +136,31 @@ class HostPlan:
     more_leaders: Callable[[ServedModel], list[ServiceSpec]] = lambda _: []
 
 
-def make_offers(plan: HostPlan) -> dict[str, Offer]:
-    """Return the offers by the model's name."""
+def make_offers(plan: HostPlan, learned_s: int) -> dict[str, Offer]:
+    """Return the offers by the model's name; `learned_s` as for `make_offer`."""
     offers = dict[str, Offer]()
     for model, groups in zip(plan.models, plan.plan.groups, strict=True):
         leaders = [spec for spec in plan.leaders if spec.model == model.name]
-        offers[model.name] = make_offer(AddedModel(model, groups, plan.needs.get(model.name)), leaders)
+        found = AddedModel(model, groups, plan.needs.get(model.name))
+        offers[model.name] = make_offer(found, leaders, learned_s)
     return offers
 
 
-def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec]) -> Offer:
-    """Return the offer of a model."""
+def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec], learned_s: int) -> Offer:
+    """Return the offer of a model.
+
+    Args:
+        learned_s: When the host learned of it, in seconds since 1970.
+    """
     entry, context = found.model.entry, found.needs.context if found.needs is not None else NULL_CONTEXT
     by_group = {spec.env["RYZ_GROUP"]: spec for spec in leaders}
-    card = ModelCard(name=entry.name, context_length=context)
+    card = ModelCard(name=entry.name, context_length=context, created_s=learned_s)
     offer = Offer(found.model, card, found.groups, by_group, 0, 0)
     offer.unscale()
     return offer
 
 
-def make_pending(entry: ModelEntry) -> Offer:
+def make_pending(entry: ModelEntry, learned_s: int) -> Offer:
     """Return the offer of a model that is still to be found: no group of it may run."""
-    card = ModelCard(name=entry.name, context_length=0)
+    card = ModelCard(name=entry.name, context_length=0, created_s=learned_s)
     return Offer(ServedModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0, is_sought=True)

@@ -43,6 +43,7 @@ async def test_offered_models_are_listed_with_their_states() -> None:
             ("demo", "ready"), ("a/b", None), ("lost", "failed"), ("second", "asleep")
         ]  # fmt: skip
         assert (listed[0]["fingerprint"], listed[0]["status"]["pinned"]) == ("f1", True)
+        assert listed[0]["created"] == 7, "its group, which is younger, does not make it another model"
         second = (await http.get("/v1/models/second")).json()
         assert second == listed[3] == (await http.get("/v1/models/two")).json()
         assert list(second)[:2] == ["id", "object"]

@@ -11,16 +11,18 @@ from shared.messages import ModelCard, ModelState
 def model_object(card: ModelCard, aliases: list[str], state: ModelState | None = None) -> dict[str, Any]:
     """One model as `/v1/models` shows it, with the fields of OpenAI's clients and of Anthropic's.
 
-    A model that a host offers has its `status` as well.
+    A model that a host offers has its `status` as well, and was created when the host learned of it: it is the
+    same model however often it is loaded. Else it was when its group started.
     """
-    created = datetime.fromtimestamp(card.created_s, UTC)
+    created_s = (state.card.created_s if state is not None else 0) or card.created_s
+    created = datetime.fromtimestamp(created_s, UTC)
     shown = {
         "id": card.name,
         "object": "model",
         "type": "model",
         "display_name": card.name,
         "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
-        "created": card.created_s,
+        "created": created_s,
         "owned_by": "ryzanstein",
         "aliases": aliases,
         "max_model_len": card.context_length,

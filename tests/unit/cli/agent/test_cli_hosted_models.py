@@ -16,6 +16,7 @@ from cli.stack.supervision.process import ServiceSpec
 from shared.messages import ManageModel, StartGroup, StopGroup
 
 MIB = 2**20
+STARTED_S, LEARNED_S = 1_700_000_000, 1_700_000_100  # when the host began, and learned of a model
 FIRST, FURTHER, BUDGET = 600 * MIB, 400 * MIB, 1500 * MIB
 
 
@@ -36,7 +37,8 @@ def hosted(**entry: Any) -> HostedModels:
     machine = MachineFacts(2, BUDGET, kernels=True)
     plan = OnDemandPlan(BUDGET, 0, (), (GroupBytes(FIRST, FURTHER),) * 2, machine)
     leaders = [leader(0, "a"), leader(1, "a"), leader(2, "b")]
-    return HostedModels("host", "host-1", make_offers(HostPlan("host", plan, models, {}, leaders)), BUDGET)
+    offers = make_offers(HostPlan("host", plan, models, {}, leaders), STARTED_S)
+    return HostedModels("host", "host-1", offers, BUDGET)
 
 
 def found_as(entry: ModelEntry) -> AddedModel:
@@ -232,18 +234,21 @@ def test_what_is_not_offered_is_for_another_host() -> None:
 
 def test_a_model_that_is_added_may_run_when_it_is_found() -> None:
     host, entry = hosted(), ModelEntry(source="c", name="c", load="demand", groups=1)
-    assert host.add(entry) == ""
+    assert host.add(entry, LEARNED_S) == ""
     with pytest.raises(CommandRefused, match="no more groups"):
         start(host, "c")
-    assert "a model 'c' already" in host.add(entry)
+    assert "a model 'c' already" in host.add(entry, LEARNED_S + 50)
+    created = [STARTED_S, STARTED_S, LEARNED_S]
+    assert [one.card.created_s for one in host.report(0.0).models] == created
     host.note_found(entry, found_as(entry), [leader(7, "c")])
+    assert [one.card.created_s for one in host.report(0.0).models] == created
     assert start(host, "c") == "g7"
-    assert "a model 'c' already" in host.add(entry)
+    assert "a model 'c' already" in host.add(entry, LEARNED_S)
 
 
 def test_a_model_that_cannot_be_had_says_why_and_may_be_tried_again() -> None:
     host, entry = hosted(), ModelEntry(source="c", name="c", load="demand")
-    host.add(entry)
+    host.add(entry, LEARNED_S)
     host.note_not_found(entry, "there is no such file")
     assert host.report(0.0).models[2].failure == "there is no such file"
     with pytest.raises(CommandRefused, match="no more groups"):
@@ -270,11 +275,11 @@ def test_a_model_that_is_removed_is_gone_with_its_last_group() -> None:
 def test_a_model_that_was_removed_while_it_was_looked_for_stays_so() -> None:
     host = hosted()
     old, new = (ModelEntry(source=source, name="c", load="demand", groups=1) for source in ("old", "new"))
-    host.add(old)
+    host.add(old, LEARNED_S)
     host.manage(ManageModel(model="c", action="remove"))
     host.note_found(old, found_as(old), [leader(7, "c")])
     assert "c" not in host.offers
-    host.add(new)  # another source by the same name, while the first one is still being fetched
+    host.add(new, LEARNED_S)  # another source by the same name, while the first one is still being fetched
     host.note_found(old, found_as(old), [leader(7, "c")])
     host.note_not_found(old, "the first one is not there")
     assert host.sought(new) is host.offers["c"]
@@ -283,4 +288,4 @@ def test_a_model_that_was_removed_while_it_was_looked_for_stays_so() -> None:
 
 def test_names_and_aliases_stay_unique() -> None:
     host = hosted(aliases=("small",))
-    assert "an alias of another model" in host.add(ModelEntry(source="c", name="small"))
+    assert "an alias of another model" in host.add(ModelEntry(source="c", name="small"), LEARNED_S)
