@@ -1,4 +1,4 @@
-"""Groups whose leader did not answer, and that routers still know of: dead, frozen, cut off, stopped, asleep."""
+"""Groups whose leader did not answer and that routers still know: dead, frozen, cut off, stopped, asleep."""
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

@@ -30,7 +30,7 @@ class BrowserGuard:
             self._app = CORSMiddleware(
                 app,
                 allow_origins=sorted(origins),
-                allow_methods=["GET", "HEAD", "POST", "DELETE"],
+                allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
                 allow_headers=["*"],
                 expose_headers=READABLE_HEADERS,
             )

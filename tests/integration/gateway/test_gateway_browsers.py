@@ -118,6 +118,29 @@ async def test_an_origin_that_is_named_may_ask_and_read() -> None:
         assert (await send(gateway, "GET", "/v1/models", CROSS)).status == 403
 
 
+async def test_pages_of_a_named_origin_may_use_every_method_that_a_path_takes() -> None:
+    page = {"Origin": "https://chat.example", "Sec-Fetch-Site": "cross-site"}
+    async with running_gateway(http_allowed_origins=page["Origin"], admin_keys="adm-11111111") as gateway:
+        async with httpx.AsyncClient(base_url=gateway.url) as http:
+            paths = (await http.get("/openapi.json")).json()["paths"]
+        methods = {(method.upper(), path) for path, one in paths.items() for method in one}
+        assert ("PUT", "/v1/manage/models/{model}") in methods
+        for method, path in sorted(methods):
+            asks = {
+                "Access-Control-Request-Method": method,
+                "Access-Control-Request-Headers": "authorization",
+            }
+            preflight = await send(gateway, "OPTIONS", path.format(model="m"), page | asks)
+            assert preflight.status == 200, (method, path, preflight.body)
+        asks = {"Content-Type": "application/json", "Authorization": "Bearer adm-11111111"}
+        body = b'{"source": "demo"}'
+        put = await send(gateway, "PUT", "/v1/manage/models/m", page | asks, body)
+        assert (put.status, put.error["code"]) == (503, "unavailable"), (
+            "no host is there, and it was asked for"
+        )
+        assert put.headers["access-control-allow-origin"] == page["Origin"]
+
+
 @pytest.mark.parametrize(
     ("host", "status"),
     [

@@ -11,8 +11,8 @@ from shared.messages import ModelCard, ModelState
 def model_object(card: ModelCard, aliases: list[str], state: ModelState | None = None) -> dict[str, Any]:
     """One model as `/v1/models` shows it, with the fields of OpenAI's clients and of Anthropic's.
 
-    A model that a host offers has its `status` as well, and was created when the host learned of it: it is the
-    same model however often it is loaded. Else it was when its group started.
+    A model that a host offers has its `status` as well, and was created when the host learned of it, however
+    often it is loaded; another one when its group started.
     """
     created_s = (state.card.created_s if state is not None else 0) or card.created_s
     created = datetime.fromtimestamp(created_s, UTC)
