@@ -1,5 +1,6 @@
 """The part of `ryz status` that a router fills: its view of the fleet."""
 
+from collections.abc import Iterable
 from typing import Any
 
 from msgspec import to_builtins
@@ -7,29 +8,29 @@ from msgspec import to_builtins
 from services.router.context import RouterContext
 from services.router.domain.groups.group import Group
 from services.router.models.lease import ControllerLease
+from shared.messages import ModelState
 
 
 def describe(context: RouterContext, lease: ControllerLease) -> dict[str, Any]:
     """Plain values only. Times are in seconds; `requests` is the estimate as of now."""
     now = context.clock()
+    states = context.state.models.states(context.fleet, now)
     return {
         "policy": context.policy.name,
         "routers": context.fleet.routers.count(now),
         "pins": len(context.state.pins),
         "sessions": len(context.state.sessions),
         "groups": [_group(context, group, now) for group in context.fleet.groups()],
-        "models": _models(context, now),
-        "models_waiting": {
-            model: one.requests for model, one in context.state.models.demand.demand(now).items()
-        },
+        "models": _models(states),
+        "models_waiting": {state.card.name: state.waiting for state in states if state.waiting},
         "models_lease": {"holder": lease.holder, "held": lease.is_held(now), "epoch": lease.epoch},
     }
 
 
-def _models(context: RouterContext, now: float) -> dict[str, list[str]]:
+def _models(states: Iterable[ModelState]) -> dict[str, list[str]]:
     """The models that hosts offer, by phase."""
     phases: dict[str, list[str]] = {}
-    for state in context.state.models.states(context.fleet, now):
+    for state in states:
         phases.setdefault(state.phase, []).append(state.card.name)
     return phases
 

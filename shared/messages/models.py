@@ -189,7 +189,7 @@ class ModelState(Wire, frozen=True, kw_only=True):
         phase: `ready`: a group takes requests; `asleep`: none runs, and a request has it loaded; `absent`:
             none runs, and it was unloaded, scaled to no groups, or is still to be found.
         groups: Groups of it, by those that are ready and all that have processes.
-        waiting: Requests that wait for it, at all routers.
+        waiting: Requests that wait for it, at all routers; 0 while a group takes requests.
         why: The failure, or the wish of an operator.
         retry_s: Of a failed one, until it is tried again.
         load_s: How long its last load took; 0: not known.

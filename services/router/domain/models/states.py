@@ -54,7 +54,8 @@ def _state(model: str, offers: list[Offer], ready: int, demand: DemandBook, now:
         most_groups=sum(offer.most_groups for _, offer in offers),
         pinned=any(offer.pinned for _, offer in offers),
         priority=max(offer.priority for _, offer in offers),
-        waiting=demand.waiting(model),
+        # each router remembers what it refused for 3 s, also what another one has given to a group since
+        waiting=0 if ready else demand.waiting(model),
         why=failure or _wish(offers),
         retry_s=retry_s,
         load_s=max(offer.load_ms for _, offer in offers) / 1000,

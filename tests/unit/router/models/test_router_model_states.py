@@ -59,6 +59,16 @@ def test_a_model_is_ready_while_a_heartbeat_says_so() -> None:
     assert (state.phase, state.groups_ready, state.groups, state.aliases) == ("ready", 1, 1, ["x"])
 
 
+def test_requests_wait_for_a_model_until_a_group_takes_requests() -> None:
+    """Each router remembers for 3 s what it refused, also what another one has given to the group."""
+    fleet, book = new_fleet(), book_of(offer("m"), groups=[LOADING])
+    book.demand.note("m", ("t", "r-1"), 1.0)
+    book.demand.hear("r2", {"m": 2}, 1.0)
+    assert only(book.states(fleet, 1.0)).waiting == 3
+    fleet.observe(beat(1), 1.0)
+    assert only(book.states(fleet, 1.0)).waiting == 0
+
+
 def test_a_model_has_failed_if_no_host_may_try_it() -> None:
     failed = offer("m", failure="no disk", retry_ms=5000)
     book = book_of(failed)
