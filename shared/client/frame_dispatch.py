@@ -88,7 +88,8 @@ class FrameDispatcher:
                 if self._latest_loss is not None:
                     commands += self._on_accepted_after_loss(self._latest_loss, stream, now)
             elif isinstance(frame, Done | Failed):
-                stream.timeline.mark("last frame", {"attempt": frame.attempt})
+                if batch.group or not _goes_on(stream, frame.attempt):
+                    stream.timeline.mark("last frame", {"attempt": frame.attempt})
             elif stream.state.next_seq <= 2:
                 stream.timeline.mark("first frame", {"attempt": frame.attempt})
             touched[stream] = touched[stream] + commands if stream in touched else commands
@@ -122,3 +123,9 @@ class FrameDispatcher:
                 self._streams.settle(stream, commands)
         if num_lost:
             log.warning("streams lost their group", group=down.group, reason=down.reason, streams=num_lost)
+
+
+def _goes_on(stream: GenerationStream, attempt: int) -> bool:
+    """Whether a router has refused this attempt, and it waits to be offered again."""
+    state = stream.state
+    return not state.finished and state.attempts.number == attempt

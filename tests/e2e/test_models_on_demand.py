@@ -109,9 +109,17 @@ def test_models_that_are_not_loaded_are_listed_and_are_no_404(stack: Stack, http
     assert "asleep" in shown.stdout
 
 
-def test_a_request_waits_until_its_model_is_loaded(http: httpx.Client) -> None:
-    assert said(ask(http, SECOND, "My name is Ada.", "on-demand-1"))
+def test_a_request_waits_until_its_model_is_loaded(stack: Stack, http: httpx.Client) -> None:
+    answer = ask(http, SECOND, "My name is Ada.", "on-demand-1")
+    assert said(answer)
     assert phases(http)[SECOND] == "ready"
+    shown = ryz("explain", answer.json()["id"], "--json", cwd=stack.folder).stdout
+    spans = json.loads(shown)["requests"][0]["spans"]
+    (wait,) = [span for span in spans if span["what"] == "waited for its model"]
+    assert wait["data"]["asked"] > 2
+    whats = [span["what"] for span in spans]
+    assert whats.count("to the router") == whats.count("choice of a group") == 1
+    assert "choice of a group: none" not in whats
 
 
 def test_an_idle_model_makes_room_and_its_sessions_go_on_later(http: httpx.Client) -> None:

@@ -9,9 +9,6 @@ import httpx
 import pytest
 from tritonclient.utils import InferenceServerException
 
-from shared import subjects
-from shared.bus.endpoint import call
-from shared.messages import ExplainQuery, Explanation
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.grpc_client import triton_client
 from tests.kits.model_host import ModelHost, state_of
@@ -128,9 +125,8 @@ async def test_a_long_wait_is_one_moment_of_the_request_and_hides_none_that_foll
         gateway.fleet.waking = 70  # more than a timeline has moments
         answer = await http.post("/v1/chat/completions", json=chat, headers={"X-Request-Id": "waited-1"})
         assert answer.status_code == 200
-        asked = ExplainQuery(request_id="waited-1")
-        found = await call(gateway.fleet.bus, subjects.EXPLAIN, asked, Explanation, timeout_s=5.0)
-        moments = [moment for timeline in found.timelines for moment in timeline.moments]
+        timelines = gateway.service.timelines.find("waited-1", 10)
+        moments = [moment for timeline in timelines for moment in timeline.moments]
         names = ["published", "offered again", "accepted", "first frame", "last frame"]
         assert [one.name for one in moments if "attempt" in one.data] == names
         offers = next(one.data for one in moments if one.name == "offered again")

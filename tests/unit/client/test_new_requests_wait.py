@@ -38,7 +38,7 @@ def refuse_until_the_end(state: GenerationState) -> float:
 def test_a_group_that_comes_back_gets_the_first_attempt() -> None:
     state = make()
     assert state.on_frame(NO_GROUP, "", 0.1) == ()
-    assert state.tick(state.due, connected=True) == (Publish(0),)
+    assert state.tick(state.due, connected=True) == (Publish(0, repeats=1),)
     state.on_frame(Accepted(request_id="r1", group="g0"), "g0", 0.3)
     state.on_frame(Done(request_id="r1", seq=1, usage=Usage()), "g0", 0.4)
     assert state.finished
@@ -110,7 +110,7 @@ def test_a_broker_that_is_away_is_waited_for() -> None:
     assert state.wait_for_broker(Unavailable("no broker", reason="broker_unavailable"), 0.0)
     for _ in range(10):
         assert state.tick(state.due, connected=False) == ()
-    assert state.tick(state.due, connected=True) == (Publish(0),)
+    assert state.tick(state.due, connected=True) == (Publish(0, repeats=1),)
 
 
 @pytest.mark.parametrize("alive", [True, False])
