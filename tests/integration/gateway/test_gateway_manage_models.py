@@ -106,33 +106,6 @@ async def test_grpc_tells_which_models_are_ready() -> None:
             await client.get_model_metadata("none")
 
 
-async def test_a_request_outlasts_the_wait_for_routers_while_its_model_loads() -> None:
-    chat = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
-    async with hosting(wait_s=0.2) as (gateway, _, http):
-        gateway.fleet.waking = 12  # about 0.8 s
-        answer = await http.post("/v1/chat/completions", json=chat)
-        assert answer.status_code == 200
-        assert gateway.fleet.waking == 0
-        gateway.fleet.waking = 1_000_000
-        late = await http.post("/v1/chat/completions", json=chat, headers={"X-Request-Timeout": "1.5"})
-        assert (late.status_code, late.headers["x-ryz-reason"]) == (503, "waking")
-        assert late.headers["retry-after"] == "1"
-
-
-async def test_a_long_wait_is_one_moment_of_the_request_and_hides_none_that_follows() -> None:
-    chat = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}
-    async with hosting() as (gateway, _, http):
-        gateway.fleet.waking = 70  # more than a timeline has moments
-        answer = await http.post("/v1/chat/completions", json=chat, headers={"X-Request-Id": "waited-1"})
-        assert answer.status_code == 200
-        timelines = gateway.service.timelines.find("waited-1", 10)
-        moments = [moment for timeline in timelines for moment in timeline.moments]
-        names = ["published", "offered again", "accepted", "first frame", "last frame"]
-        assert [one.name for one in moments if "attempt" in one.data] == names
-        offers = next(one.data for one in moments if one.name == "offered again")
-        assert (offers["asked"], offers["reason"]) == (71, "waking")
-
-
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messages"])
 async def test_a_stream_shows_on_request_what_it_waits_for(path: str) -> None:
     chat = {"model": "demo", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 9, "stream": True}

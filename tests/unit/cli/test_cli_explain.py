@@ -116,7 +116,6 @@ def test_a_leader_that_died_leaves_a_gap_that_is_named() -> None:
 
 
 def test_a_wait_for_a_model_is_one_line() -> None:
-    """Two routers refused it first; one of them had no answer in time, and the client published it again."""
     waiting = heard(
         "gateway",
         (0, "received", {}),
@@ -145,9 +144,8 @@ def test_a_wait_for_a_model_is_one_line() -> None:
         "last frame to the gateway",
         "answer to the client",
     ]
-    wait = course.spans[1]
-    assert (wait.took_ms, wait.data) == (8_999.0, {"asked": 80, "reason": "waking"})
-    assert course.total_ms == 9_201.0
+    took_ms, data = course.spans[1].took_ms, course.spans[1].data
+    assert (took_ms, data) == (8_999.0, {"asked": 80, "reason": "waking"})
 
 
 def test_a_wait_for_any_group_is_one_line_too() -> None:
