@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 COVERAGE := .coverage.json
 COVERAGE_ALONE := .coverage-alone.json
 COVERAGE_FLOOR ?= 90
-# two processes for two cores would often wait for services; see tests/kits/side_by_side.py
+# two processes for two cores would often wait for services; see tests/kits/parallel/side_by_side.py
 JOBS ?= 4
 # yes: these processes are forked from one that has imported all tests; empty: they are xdist's, which each import them
 FORKED ?= yes

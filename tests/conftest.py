@@ -16,12 +16,12 @@ import structlog
 
 from shared.bus.nats import NatsBus
 from tests.kits.engine.small_models import small_model
-from tests.kits.import_order import import_tests, modules_of_tests, part_first
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.parallel.forked_run import ForkedRun
+from tests.kits.parallel.import_order import import_tests, modules_of_tests, part_first
+from tests.kits.parallel.side_by_side import StackScheduling, give_way, sort_for_many_processes
 from tests.kits.programs.launch import ProgramServer
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
-from tests.kits.side_by_side import StackScheduling, give_way, sort_for_many_processes
 
 DEMO = Path(__file__).parents[1] / "models" / "demo"
 

@@ -59,7 +59,7 @@ MODULES = (
     "shared/bus/pending_replies.py",
     "shared/bus/subject.py",
     "shared/client/frame_dispatch.py",
-    "shared/client/generation/*.py",
+    "shared/client/generation/**/*.py",
     "shared/client/running_streams.py",
     "shared/client/timer_wheel.py",
     "shared/flow/*.py",

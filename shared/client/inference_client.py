@@ -20,9 +20,9 @@ from shared.client.frame_dispatch import FrameDispatcher
 from shared.client.generation.client_context import ClientContext
 from shared.client.generation.command_executor import CommandExecutor
 from shared.client.generation.commands import GenerationStats
+from shared.client.generation.frames.unwanted import UnwantedFrames
 from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import MAX_WHOLE_FRAMES, GenerationStream
-from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.generation.usage_reports import UsageListener
 from shared.client.running_streams import RunningStreams
 from shared.client.settings import ClientSettings

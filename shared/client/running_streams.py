@@ -7,9 +7,9 @@ from typing import Any
 from shared.bus import Bus
 from shared.client.generation.command_executor import CommandExecutor
 from shared.client.generation.commands import AskResend, Command, Commands
+from shared.client.generation.frames.unwanted import UnwantedFrames
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.request_lifecycle import GenerationPhase
-from shared.client.generation.unwanted_frames import UnwantedFrames
 from shared.client.generation.usage_reports import UsageReports
 from shared.client.settings import ClientSettings
 from shared.client.timer_wheel import TimerWheel

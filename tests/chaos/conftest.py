@@ -8,8 +8,8 @@ import pytest
 from tests.kits.chaos.fleet import KEYS, Chaos
 from tests.kits.chaos.services import PATIENT
 from tests.kits.e2e.stack import Stack
+from tests.kits.proxies.threaded import ThreadedProxy
 from tests.kits.servers import RedisServer, free_port
-from tests.kits.threaded_proxy import ThreadedProxy
 
 SETTINGS = {
     "RYZ_API_KEYS": ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items()),

@@ -21,7 +21,7 @@ from tests.integration.engine.test_engine_collectives import (  # noqa: F401 (th
     test_no_rank_leaves_a_barrier_before_all_came,
     test_sums_are_in_rank_order_and_the_same_bits_everywhere,
 )
-from tests.kits.engine.collectives import ranks_outcomes
+from tests.kits.engine.collectives.launch import ranks_outcomes
 
 GPUS = torch.cuda.device_count()
 pytestmark = [

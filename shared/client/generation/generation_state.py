@@ -6,11 +6,11 @@ behind the last frame that was handed on. `CommandExecutor` carries the commands
 """
 
 from shared.client.generation import endings
-from shared.client.generation.answer_buffer import AnswerBuffer
 from shared.client.generation.attempts import Attempts
 from shared.client.generation.client_context import ClientContext
 from shared.client.generation.commands import NOTHING, Command, Commands
-from shared.client.generation.reorder_buffer import ReorderBuffer
+from shared.client.generation.frames.answer_buffer import AnswerBuffer
+from shared.client.generation.frames.reorder_buffer import ReorderBuffer
 from shared.client.generation.request_lifecycle import GenerationPhase, RequestLifecycle
 from shared.errors import Cancelled, RyzError, Unavailable
 from shared.messages import Accepted, AnyFrame, Done, Failed, GenerateRequest, ResendReply, Tokens

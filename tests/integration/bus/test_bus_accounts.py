@@ -20,8 +20,8 @@ from shared.bus.accounts import ACCOUNTS, RESPONSE_CALLS, BusAccount, inbox_pref
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
 from shared.subjects import Caller
+from tests.kits.proxies.tcp import TcpProxy
 from tests.kits.servers import GuardedNats
-from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import PATIENCE_S
 
 LEADERS, ROUTERS, KVSTATE = {"worker"}, {"router"}, {"kvstate"}

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.kits.engine.collectives import TIMEOUT_S, ranks_outcomes
-from tests.kits.engine.collectives_rank import SIZES, values_of
+from tests.kits.engine.collectives.launch import TIMEOUT_S, ranks_outcomes
+from tests.kits.engine.collectives.rank import SIZES, values_of
 
 
 @pytest.fixture(

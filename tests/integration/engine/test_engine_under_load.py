@@ -1,11 +1,13 @@
 """Ranks beside busy loops: a slow one is no hung one, and a hung one is found."""
 
 import asyncio
+import contextlib
 import os
 import signal
+import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,38 @@ from services.worker.orchestrator.process_readings import read_process
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import EngineFailed, Failure
 from services.worker.rank_protocol.plan import EngineInfo
-from tests.kits.engine.busy_cores import BUSY_CORE, busy_core
 from tests.kits.engine.plans import num_steps
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate
+
+BUSY_CORE = max(os.sched_getaffinity(0))
+MOST_S = 120  # a loop ends by itself then
+LOOP = "import sys, time\nend = time.monotonic() + float(sys.argv[1])\nwhile time.monotonic() < end: pass"
+
+
+@contextlib.contextmanager
+def busy_core(loops: int, pids: Iterable[int]) -> Iterator[None]:
+    """Binds those processes to one core, which as many busy loops of normal priority use as well."""
+    core = BUSY_CORE
+    started: list[subprocess.Popen[bytes]] = []
+    try:
+        for _ in range(loops):
+            started.append(subprocess.Popen([sys.executable, "-S", "-c", LOOP, str(MOST_S)]))
+        for pid in [*pids, *(process.pid for process in started)]:
+            bind_process(pid, {core})
+        yield
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def bind_process(pid: int, cores: Iterable[int]) -> None:
+    """Binds all threads of a process to those cores."""
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        with contextlib.suppress(ProcessLookupError):
+            os.sched_setaffinity(int(tid), cores)
+
 
 pytestmark = pytest.mark.alone  # it makes the load whose effect is measured
 PROMPT = [5, 9, 2, 77, 140]

@@ -19,7 +19,7 @@ from shared.codec import decode_reply, encode
 from shared.errors import Unavailable
 from shared.messages import BlocksFound, ServiceStatus, StatusQuery
 from tests.kits.kvstate.service import MIB, chain, held, new_tenant, own_redis, record, running, value, write
-from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.proxies.tcp import TcpProxy
 from tests.kits.waiting import PATIENCE_S, until
 
 

@@ -12,7 +12,7 @@ from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.store_errors import StoreAway
 from shared.errors import Unavailable
 from shared.flow.circuit import Circuit, store_limits
-from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.proxies.tcp import TcpProxy
 from tests.kits.waiting import PATIENCE_S
 
 LIMIT_S = 0.3

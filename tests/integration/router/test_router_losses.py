@@ -38,8 +38,8 @@ from shared.messages import (
     Vitals,
 )
 from tests.kits.constants import settings_with_constants
+from tests.kits.proxies.tcp import TcpProxy
 from tests.kits.servers import ServerProcess, find_binary, free_port
-from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import PATIENCE_S, until
 
 KILLS = 9

@@ -21,8 +21,8 @@ from shared.healthcheck import problem
 from shared.settings import BusSettings
 from shared.tls import check_server_files, client_context, with_files
 from tests.kits.gateway.process import gateway_process, ready
+from tests.kits.proxies.tcp import TcpProxy
 from tests.kits.servers import GuardedNats, free_port
-from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.tls import Authority
 from tests.kits.waiting import PATIENCE_S
 

@@ -14,7 +14,7 @@ from shared import subjects
 from shared.codec import decode
 from shared.errors import InvalidRequest
 from shared.messages import Accepted, Done, FrameBatch, Tokens
-from tests.kits.nats_proxy import Loss, keep_all
+from tests.kits.proxies.nats import Loss, keep_all
 from tests.kits.stacks.lossy_path import LossyPath, lossy_path
 
 TOKENS = 24

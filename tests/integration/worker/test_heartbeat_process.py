@@ -21,8 +21,8 @@ from shared.bus.nats import NatsBus
 from shared.errors import Unavailable
 from shared.host.own_python import module_command
 from shared.messages import Heartbeat, Load, ModelCard
+from tests.kits.proxies.tcp import TcpProxy
 from tests.kits.servers import NatsServer, free_port
-from tests.kits.tcp_proxy import TcpProxy
 from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.carried_leader import INTERVAL_S, STALE_S
 from tests.kits.worker.options import heartbeat_process

@@ -13,8 +13,8 @@ from shared.client import InferenceClient
 from shared.codec import decode
 from shared.messages import GroupDown, Heartbeat
 from tests.kits.chaos.services import ServiceProcess
+from tests.kits.proxies.threaded import ThreadedProxy
 from tests.kits.servers import GuardedNats
-from tests.kits.threaded_proxy import ThreadedProxy
 from tests.kits.waiting import until
 
 MODEL, GROUPS = "demo", ("g0", "g1")

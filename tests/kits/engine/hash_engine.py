@@ -8,6 +8,9 @@ pool of sliding blocks, every token checks that these hold the hashes of all pos
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
+from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.rank_protocol.plan import (
     BLOCK_SIZE,
     NewSequence,
@@ -16,6 +19,7 @@ from services.worker.rank_protocol.plan import (
     StepPlan,
     StepResult,
 )
+from services.worker.rank_protocol.sliding_pool import chunk_blocks, least_blocks
 
 VOCAB = 50
 EOS = 0
@@ -199,3 +203,14 @@ class HashEngine:
     @staticmethod
     def _slot(known: _Known, position: int) -> int:
         return known.table[position // BLOCK_SIZE] * BLOCK_SIZE + position % BLOCK_SIZE
+
+
+def with_window(
+    num_blocks: int, limits: SchedulerLimits, window: int, region: int = 1
+) -> tuple[BlockManager, HashEngine]:
+    """Blocks and the engine that has them; without a window all layers share the blocks."""
+    if not window:
+        return BlockManager(num_blocks, region=region), HashEngine(num_blocks)
+    count = least_blocks(window, limits.token_budget, limits.max_running)
+    sliding = SlidingBlocks(count, window, chunk_blocks(limits.token_budget, limits.max_running), region)
+    return BlockManager(num_blocks, sliding, region), HashEngine(num_blocks, count, window)

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from tests.kits.side_by_side import COMPUTING_NICENESS
+from tests.kits.parallel.side_by_side import COMPUTING_NICENESS
 
 
 class _Sender:

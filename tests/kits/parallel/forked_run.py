@@ -24,7 +24,7 @@ from multiprocessing.connection import Connection, wait
 import pytest
 
 from tests.kits.parallel.forked_process import run_tests
-from tests.kits.side_by_side import next_scope, scope_of
+from tests.kits.parallel.side_by_side import next_scope, scope_of
 
 # how long a process may take to end after its last test, or after it was told to stop
 _END_S = 60.0

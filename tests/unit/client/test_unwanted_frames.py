@@ -7,8 +7,8 @@ import pytest
 from shared import subjects
 from shared.bus import Message
 from shared.client import InferenceClient
-from shared.client.generation import unwanted_frames
-from shared.client.generation.unwanted_frames import MAX_KNOWN, PATIENCE_S, UnwantedFrames
+from shared.client.generation.frames import unwanted as unwanted_frames
+from shared.client.generation.frames.unwanted import MAX_KNOWN, PATIENCE_S, UnwantedFrames
 from shared.codec import decode, encode
 from shared.messages import Accepted, AnyFrame, Cancel, Delta, FrameBatch, GenerateRequest, Tokens
 from tests.kits.gateway.gateway import eventually

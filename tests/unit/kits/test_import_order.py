@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kits.import_order import import_tests, modules_of_tests, part_first
+from tests.kits.parallel.import_order import import_tests, modules_of_tests, part_first
 
 ROOT = Path(__file__).resolve().parents[3]
 

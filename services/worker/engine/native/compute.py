@@ -20,8 +20,7 @@ from services.worker.engine.collectives.base import CollectiveError, Collectives
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.rope import RopeConfig
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
-from services.worker.engine.native.block_index import BlockIndex
-from services.worker.engine.native.blocks import NativeBlocks
+from services.worker.engine.native.blocks import BlockIndex, NativeBlocks
 from services.worker.engine.native.cache import NativeCache, heads_of
 from services.worker.engine.native.decoder import NativeDecoder
 from services.worker.engine.native.layers.attention_ops import RankPosition

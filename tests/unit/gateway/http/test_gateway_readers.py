@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from services.gateway.answering.answer_cost import check_cost
 from services.gateway.answering.events.slow_readers import ReaderLimits, Unread, answers_to_cut
-from shared.client.generation.answer_buffer import weight_of
+from shared.client.generation.frames.answer_buffer import weight_of
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, TokenLogprob, Tokens, TopLogprob
 

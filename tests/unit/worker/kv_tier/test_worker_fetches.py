@@ -13,10 +13,9 @@ from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone
+from tests.kits.engine.hash_engine import EOS, VOCAB, HashEngine, alone, with_window
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
-from tests.kits.worker.sliding import with_window
 
 NAMES = BlockNames("f", "fp32")
 

@@ -1,16 +1,44 @@
 """The null engine computes valid plans and refuses those that real ranks could not compute."""
 
 import asyncio
-from collections.abc import Callable
+import selectors
+from collections.abc import Callable, Coroutine
 from functools import partial
+from typing import Any
 
 import pytest
 
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan
-from tests.kits.virtual_time import run_in_virtual_time
 from tests.kits.worker.leader import null_engine
+
+
+class _Selector(selectors.DefaultSelector):
+    """Advances its clock where a real one would wait."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        ready = super().select(None if timeout is None else 0.0)
+        if not ready and timeout is not None:
+            self.now_s += max(0.0, timeout)
+        return ready
+
+
+def _virtual_loop() -> asyncio.AbstractEventLoop:
+    selector = _Selector()
+    loop = asyncio.SelectorEventLoop(selector)
+    loop.time = lambda: selector.now_s  # type: ignore[method-assign]
+    return loop
+
+
+def run_in_virtual_time(main: Coroutine[Any, Any, None]) -> None:
+    """Runs a coroutine to its end; where nothing is ready, time goes on to the next timer at once."""
+    with asyncio.Runner(loop_factory=_virtual_loop) as runner:
+        runner.run(main)
 
 
 def new(seq_id: int, length: int = 2) -> NewSequence:

@@ -17,11 +17,10 @@ from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.null.engine import TEXT
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import BLOCK_SIZE
-from tests.kits.engine.hash_engine import EOS, HashEngine, alone
+from tests.kits.engine.hash_engine import EOS, HashEngine, alone, with_window
 from tests.kits.worker.leader import null_engine
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import Output, Run
-from tests.kits.worker.sliding import with_window
 
 
 def make(name: str, prompt: list[int], max_tokens: int, **fields: object) -> Sequence:

@@ -16,7 +16,7 @@ from shared.messages import GenerateRequest
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import PATIENT
 from tests.kits.chaos.two_groups import GROUPS, MODEL, TwoGroups, two_groups
-from tests.kits.threaded_proxy import ThreadedProxy
+from tests.kits.proxies.threaded import ThreadedProxy
 from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.timeout(scaled(300, 900))

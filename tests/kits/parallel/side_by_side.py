@@ -12,7 +12,57 @@ import pytest
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from tests.kits.file_times import SECONDS
+# Rough times of the longest test files, in seconds on two cores; others count as zero. Only the order depends
+# on them.
+SECONDS = {
+    "tests/e2e/test_cutoffs.py": 90,
+    "tests/e2e/test_sessions.py": 60,
+    "tests/e2e/test_conversation.py": 30,
+    "tests/e2e/test_bus_users.py": 30,
+    "tests/e2e/test_bench_sessions.py": 60,
+    "tests/e2e/starts/test_up_down.py": 50,
+    "tests/e2e/test_chat_resumes.py": 40,
+    "tests/e2e/starts/test_foreign_folder.py": 40,
+    "tests/e2e/test_overflow.py": 40,
+    "tests/e2e/test_security.py": 40,
+    "tests/e2e/starts/test_two_stacks.py": 40,
+    "tests/e2e/clients/test_clients.py": 50,
+    "tests/chaos/test_failover.py": 60,
+    "tests/chaos/test_broker.py": 60,
+    "tests/chaos/test_rolling_restart.py": 40,
+    "tests/chaos/test_kv_tier.py": 60,
+    "tests/chaos/fuzz/test_fuzz_bus.py": 50,
+    "tests/chaos/fuzz/test_fuzz_http.py": 50,
+    "tests/chaos/test_storm.py": 60,
+    "tests/chaos/network/test_cut.py": 50,
+    "tests/chaos/test_only_group.py": 40,
+    "tests/chaos/test_router_killed.py": 50,
+    "tests/chaos/answers/test_schemas.py": 50,
+    "tests/chaos/doors/test_bad_demands_beside_others.py": 30,
+    "tests/contract/corpus/test_recorded.py": 45,
+    "tests/contract/corpus/test_transports.py": 30,
+    "tests/integration/bus/test_outside_users.py": 45,
+    "tests/integration/cli/test_cli_groups.py": 25,
+    "tests/integration/cli/test_sbom.py": 15,
+    "tests/integration/engine/test_demo_model.py": 15,
+    "tests/integration/engine/test_engine_collectives.py": 40,
+    "tests/integration/engine/test_engine_failures.py": 25,
+    "tests/integration/engine/test_engine_fork_server.py": 30,
+    "tests/integration/engine/test_engine_two_hosts.py": 15,
+    "tests/integration/gateway/responses/test_responses_stack.py": 40,
+    "tests/integration/worker/turns/test_turns_order.py": 60,
+    "tests/unit/bench/test_bench_collectives.py": 10,
+    "tests/unit/bench/test_bench_engine.py": 30,
+    "tests/unit/bench/test_bench_peers.py": 10,
+    "tests/unit/bench/test_bench_streams.py": 10,
+    "tests/unit/engine/families/test_families.py": 30,
+    "tests/unit/engine/test_engine_kv_cold.py": 12,
+    "tests/unit/engine/test_engine_model.py": 20,
+    "tests/unit/engine/test_engine_prompts.py": 9,
+    "tests/unit/worker/grammars/test_worker_grammar_walks.py": 10,
+    "tests/unit/worker/grammars/test_worker_schema_enforcement.py": 7,
+}
+
 
 STACK_FOLDERS = ("e2e", "chaos", "integration")
 # A stack is stopped when its process goes on to another folder.

@@ -1,4 +1,4 @@
-"""Runs the collectives' contract checks, `collectives_rank.py`, in a process per rank."""
+"""Runs the collectives' contract checks, `rank.py`, in a process per rank."""
 
 import asyncio
 import os
@@ -16,8 +16,8 @@ from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame, s
 from tests.kits.engine.rank_options import rank_config
 from tests.kits.engine.shared_fork_server import sharing
 
-COMMAND = (sys.executable, "-m", "tests.kits.engine.collectives_rank")
-FORK_SERVER = (sys.executable, "-m", "tests.kits.engine.collectives_fork_server")
+COMMAND = (sys.executable, "-m", "tests.kits.engine.collectives.rank")
+FORK_SERVER = (sys.executable, "-m", "tests.kits.engine.collectives.fork_server")
 TIMEOUT_S = 3.0
 
 

@@ -1,8 +1,8 @@
 """A pytest plugin that tells the CPU time of each test, with that of the processes it started.
 
-`pytest -p tests.kits.cpu_times --cpu-times FILE` appends one line for each phase of a test: milliseconds of
-this process, milliseconds of processes below it, the phase, the test. Processes that a test hands on to
-another parent are not counted. On Linux only, and for one process of tests.
+`pytest -p tests.kits.parallel.cpu_times --cpu-times FILE` appends one line for each phase of a test:
+milliseconds of this process, milliseconds of processes below it, the phase, the test. Processes that a test
+hands on to another parent are not counted. On Linux only, and for one process of tests.
 """
 
 import os

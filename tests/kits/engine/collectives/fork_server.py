@@ -1,11 +1,11 @@
-"""A fork server whose ranks run the checks of `collectives_rank.py`, which share one loaded torch."""
+"""A fork server whose ranks run the checks of `rank.py`, which share one loaded torch."""
 
 import socket
 from collections.abc import Mapping
 
 from services.worker.engine.rank import fork_server, rank_process
 from services.worker.engine.rank.process import end_process
-from tests.kits.engine.collectives_rank import run_checks
+from tests.kits.engine.collectives.rank import run_checks
 
 
 def serve_checks(sock: socket.socket, _: float, descriptors: Mapping[int, int]) -> int:

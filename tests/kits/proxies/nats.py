@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 
-from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.proxies.tcp import TcpProxy
 
 # Takes the subject and the payload without headers; True: the message does not reach the broker.
 Loss = Callable[[str, bytes], bool]

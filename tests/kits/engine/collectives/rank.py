@@ -1,7 +1,7 @@
 """One rank of the collectives' contract tests.
 
-It is forked by `collectives_fork_server.py`; on GPUs it is a process of its own,
-`python -m tests.kits.engine.collectives_rank FD PID`.
+It is forked by `fork_server.py`; on GPUs it is a process of its own,
+`python -m tests.kits.engine.collectives.rank FD PID`.
 
 It runs every check of the contract in the same order as its peers and sends the pickled outcomes to the test.
 """

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Self
 
-from tests.kits.tcp_proxy import TcpProxy
+from tests.kits.proxies.tcp import TcpProxy
 
 
 class ThreadedProxy:

@@ -1,0 +1,1 @@
+"""The checks of collectives in real processes."""
