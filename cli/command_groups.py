@@ -8,6 +8,20 @@ import typer
 
 from cli.stack.state import DEFAULT_DIR
 
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+BrokerUrl = Annotated[
+    str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
+]
+StateDirectory = Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")]
+GatewayUrl = Annotated[
+    str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
+]
+ApiKey = Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")]
+# None: no directory was named, and `--url` or RYZ_URL may say where the gateway is
+GatewayState = Annotated[
+    Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
+]
+
 
 def command_group(help_text: str) -> typer.Typer:
     """Make a group of commands, which without a command shows its help as plain text."""
@@ -23,11 +37,16 @@ def command_group(help_text: str) -> typer.Typer:
 class GatewayOptions:
     """The options of a command that asks the gateway."""
 
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
-    url: Annotated[
-        str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
-    ] = ""
-    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = ""
-    state_dir: Annotated[
-        Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
-    ] = None
+    as_json: JsonOption = False
+    url: GatewayUrl = ""
+    api_key: ApiKey = ""
+    state_dir: GatewayState = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerOptions:
+    """The options of a command that asks services over the broker."""
+
+    as_json: JsonOption = False
+    nats_url: BrokerUrl = ""
+    state_dir: StateDirectory = DEFAULT_DIR

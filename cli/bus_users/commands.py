@@ -3,12 +3,11 @@
 `store.py` keeps the users, and makes a running broker load changes.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cli.command_groups import command_group
+from cli.command_groups import JsonOption, StateDirectory, command_group
 from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 
@@ -20,7 +19,6 @@ app = command_group(
     "Give services outside users of their own on the broker. "
     "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such user, 4 there is one already.",
 )
-StateDirectory = Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")]
 UserName = Annotated[str, typer.Argument(metavar="NAME", help="Letters, digits, - and _.")]
 
 
@@ -80,7 +78,7 @@ def add(
 @app.command("list")
 def list_users(
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
     state_dir: StateDirectory = DEFAULT_DIR,
 ) -> None:
     """List the users: tenant and limits, no passwords."""

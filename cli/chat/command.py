@@ -10,14 +10,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from cli.chat.served_models import ListedModel, by_readiness
+from cli.command_groups import ApiKey, GatewayState, GatewayUrl
 from cli.command_options import with_options
-from cli.stack.state import DEFAULT_DIR, state_dir_words
+from cli.stack.state import state_dir_words
 from cli.visible import visible
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ MAX_TOKENS = 1024  # of an answer: small models may go on for ever
 class ChatOptions:
     """The options of `ryz chat`."""
 
-    url: Annotated[
-        str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
-    ] = ""
+    url: GatewayUrl = ""
     session: Annotated[str, typer.Option(help="Go on with this session.", show_default=False)] = ""
     model: Annotated[str, typer.Option(help="The model.  [default: one that is ready]")] = ""
     system: Annotated[str, typer.Option(help="The system prompt.", show_default=False)] = ""
@@ -47,10 +45,8 @@ class ChatOptions:
         int | None, typer.Option(min=1, help=f"The longest answer, in tokens.  [default: {MAX_TOKENS}]")
     ] = None
     once: Annotated[str, typer.Option(help="Ask this, print the answer, leave.", show_default=False)] = ""
-    api_key: Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")] = ""
-    state_dir: Annotated[
-        Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
-    ] = None
+    api_key: ApiKey = ""
+    state_dir: GatewayState = None
 
     @property
     def sampling(self) -> dict[str, float]:

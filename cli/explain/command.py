@@ -1,11 +1,11 @@
 """`ryz explain`: shows where the time of a request went; `course.py` puts it together."""
 
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_groups import BrokerUrl, JsonOption, StateDirectory
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
@@ -23,11 +23,9 @@ def explain(
         ),
     ],
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    nats_url: Annotated[
-        str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
-    ] = "",
-    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR,
+    as_json: JsonOption = False,
+    nats_url: BrokerUrl = "",
+    state_dir: StateDirectory = DEFAULT_DIR,
 ) -> None:
     """Show where the time of a request went, hop by hop, also if it failed or moved to another group.
 

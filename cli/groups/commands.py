@@ -3,15 +3,12 @@
 `groups/query.py` asks over the bus.
 """
 
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cli.command_groups import command_group
+from cli.command_groups import BrokerOptions, command_group
 from cli.command_options import with_options
-from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,18 +25,7 @@ app = command_group(
 GroupName = Annotated[str, typer.Argument(metavar="GROUP", help="A group, as `ryz groups list` shows them.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GroupOptions:
-    """The options that all of these commands have."""
-
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False
-    nats_url: Annotated[
-        str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
-    ] = ""
-    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR
-
-
-def _groups(common: GroupOptions) -> "Groups":
+def _groups(common: BrokerOptions) -> "Groups":
     from cli.groups.query import Groups  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.stack.state import StateDir  # noqa: PLC0415
 
@@ -54,7 +40,7 @@ def _print(value: dict[str, Any]) -> None:
 
 @app.command("list")
 @with_options
-def list_groups(common: GroupOptions) -> None:
+def list_groups(common: BrokerOptions) -> None:
     """List the groups: state, model, ranks, load, and how long each is up.
 
     Those whose leader does not answer are listed while routers know of them, with what was last heard.
@@ -96,7 +82,7 @@ def drain(
     ready_timeout_s: Annotated[
         float, typer.Option("--ready-timeout", min=1.0, max=3600.0, help="At most so many seconds for that.")
     ] = 120.0,
-    common: GroupOptions,
+    common: BrokerOptions,
 ) -> None:
     """Have a group take no new work, let its requests end or move to others, and exit.
 

@@ -3,11 +3,11 @@
 import re
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from cli.command_groups import StateDirectory
 from cli.command_options import with_options
 from cli.console import fail
 from cli.stack.state import DEFAULT_DIR
@@ -56,7 +56,7 @@ class LogOptions:
         str,
         typer.Option("--from", help="A file with lines, or - for a pipe, such as of `docker compose logs`."),
     ] = ""
-    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR
+    state_dir: StateDirectory = DEFAULT_DIR
 
 
 @with_options

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from cli.command_groups import command_group
+from cli.command_groups import JsonOption, command_group
 from cli.command_options import with_options
 from cli.models.convert.command import convert
 from cli.models.fleet_plan import plan
@@ -25,7 +25,6 @@ app = command_group(
 app.command("convert")(convert)
 app.command("plan")(plan)
 ModelArgument = Annotated[str, typer.Argument(metavar="NAME", help="A model's name.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
 @app.command("list")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_groups import JsonOption
 from cli.command_options import with_options
 from cli.console import fail
 
@@ -26,7 +27,7 @@ def plan(
     memory_gib: Annotated[
         float, typer.Option("--memory", min=0, help="As for `ryz up`, in GiB.", show_default=False)
     ] = 0.0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: JsonOption = False,
 ) -> None:
     """Show what `ryz up --models FILE` would run here: groups, ranks, precision, memory.
 

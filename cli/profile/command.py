@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_groups import BrokerUrl, StateDirectory
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
@@ -20,10 +21,8 @@ def profile(
         int,
         typer.Option(min=1, help="Ops that the ranks of a group record together at most."),
     ] = 400_000,
-    nats_url: Annotated[
-        str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
-    ] = "",
-    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR,
+    nats_url: BrokerUrl = "",
+    state_dir: StateDirectory = DEFAULT_DIR,
 ) -> None:
     """Record leaders, ranks, ops, collectives and messages of some seconds into one file, on one clock.
 

@@ -4,21 +4,19 @@ It needs nothing but the broker's address. Tables are laid out in `status/view.p
 """
 
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from cli.command_groups import BrokerUrl, JsonOption, StateDirectory
 from cli.stack.state import DEFAULT_DIR
 
 
 def status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
-    nats_url: Annotated[
-        str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
-    ] = "",
+    as_json: JsonOption = False,
+    nats_url: BrokerUrl = "",
     watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until Ctrl-C, once a second.")] = False,
-    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR,
+    state_dir: StateDirectory = DEFAULT_DIR,
 ) -> None:
     """Show services, groups, ranks, queues and sessions. Exit code 1 when nothing answers."""
     import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)

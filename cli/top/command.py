@@ -5,12 +5,12 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from select import select
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from cli.command_groups import BrokerUrl, StateDirectory
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
@@ -71,10 +71,8 @@ def top(
         float, typer.Option("--interval", "-i", min=0.5, max=60.0, help="Seconds between two looks.")
     ] = 1.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object for each look.")] = False,
-    nats_url: Annotated[
-        str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
-    ] = "",
-    state_dir: Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")] = DEFAULT_DIR,
+    nats_url: BrokerUrl = "",
+    state_dir: StateDirectory = DEFAULT_DIR,
 ) -> None:
     """Show groups, ranks, queues, rates and losses live, until q or Ctrl-C.
 

@@ -18,8 +18,9 @@ from tests.kits.chaos.streams import (
     read_all,
     undisturbed,
 )
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
 from tests.kits.servers import NatsServer
+from tests.kits.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(scaled(300, 900))
 SETTLE_S = 2.2

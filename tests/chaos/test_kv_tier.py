@@ -11,7 +11,7 @@ import pytest
 from shared.kv_hash import PREFIX_PATTERN
 from tests.kits.chaos.fleet import Chaos, Metrics, Story, Talk
 from tests.kits.chaos.scale import scaled
-from tests.kits.e2e.stack import wait_for
+from tests.kits.waiting import wait_for
 from training.words import HELD_OUT_NAMES
 
 LEADERS_UP, TIER_UP, SESSIONS_UP = "ryz_worker_kv_store_up", "ryz_kvstate_tier_up", "ryz_kvstate_store_up"

@@ -14,7 +14,9 @@ import redis
 from cli.stack.agent.group_memory import process_bytes
 from cli.stack.host.kv_pool import DIRECTORY
 from tests.kits.chaos.scale import scaled
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.models_stack import models_stack
+from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(scaled(300, 1200))
 ROUNDS = scaled(4, 50)
@@ -34,11 +36,8 @@ load = "demand"
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("loads")
-    (folder / "models.toml").write_text(MODELS)
-    with Stack(folder, "--models", "models.toml", "--routers", "2", calm=False) as stack:
-        yield stack.await_ready()
-        assert stack.end() == 0
-        assert stack.leftovers() == []
+    with models_stack(folder, MODELS) as stack:
+        yield stack
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,9 @@ from cli.stack.agent.group_memory import process_bytes
 from tests.kits.chaos.model_traffic import ModelTraffic, in_bursts, in_random_order
 from tests.kits.chaos.scale import full, scaled
 from tests.kits.chaos.services import START_S
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.models_stack import models_stack
+from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(scaled(400, 3600))
 REQUESTS, KILLS = scaled(60, 500), scaled(1, 10)  # of each kind of traffic
@@ -44,12 +46,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         f'[[models]]\nname = "{name}"\nsource = "{source}"\nload = "demand"\nkv_cache_tokens = 8192\n'
         for name, source in zip(MODELS, SOURCES, strict=True)
     ]
-    (folder / "models.toml").write_text("\n".join(tables))
-    options = ("--models", "models.toml", "--memory", str(MEMORY_GIB), "--routers", "2")
-    with Stack(folder, *options, calm=False) as stack:
-        yield stack.await_ready()
-        assert stack.end() == 0
-        assert stack.leftovers() == []
+    with models_stack(folder, "\n".join(tables), "--memory", str(MEMORY_GIB)) as stack:
+        yield stack
 
 
 class MemorySamples:

@@ -14,7 +14,8 @@ from tests.kits.chaos.faults import Victim, kill_one_by_one
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import PATIENT, await_idle, metrics_of
 from tests.kits.chaos.streams import Readers, Said, difference, http_client, make_bodies, read, undisturbed
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(scaled(300, 900))
 PATIENCE_S = 4.0  # deadline of the requests of a frozen group

@@ -7,7 +7,7 @@ from tests.kits.chaos.fleet import KEYS, Chaos
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import await_idle
 from tests.kits.chaos.streams import Readers, http_client, make_bodies, undisturbed
-from tests.kits.e2e.stack import wait_for
+from tests.kits.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(scaled(300, 900))
 LEADERS_UP = "ryz_worker_kv_store_up"

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 
-from tests.kits.gateway.gateway import WORDS, Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import WORDS, Gateway, running_gateway
 from tests.kits.gateway.transports import CHAT, TRANSPORTS, TransportAnswer
 from tests.kits.servers import free_port
+from tests.kits.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY, OTHER = "secret-key-of-ada", "secret-key-of-bob"
@@ -30,7 +31,7 @@ async def test_the_answer_is_counted_under_its_route_and_its_tenant(gateway: Gat
     counted = {"route": CHAT, "status": "200"}
     before = gateway.metric("ryz_gateway_requests_total", **counted)
     assert (await TRANSPORTS[transport](gateway, key=KEY)).text == "".join(WORDS)
-    await eventually(lambda: gateway.metric("ryz_gateway_requests_total", **counted) == before + 1)
+    await until(lambda: gateway.metric("ryz_gateway_requests_total", **counted) == before + 1)
     assert gateway.fleet.requests[-1].tenant == "ada"
     await gateway.wait_idle()
 

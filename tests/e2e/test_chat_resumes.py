@@ -5,7 +5,8 @@ import signal
 import subprocess
 from pathlib import Path
 
-from tests.kits.e2e.stack import RYZ, START_S, Stack, wait_for
+from tests.kits.e2e.stack import RYZ, START_S, Stack
+from tests.kits.waiting import wait_for
 
 ASK = ("chat", "--once", "Tell me about Python.", "--temperature", "0", "--max-tokens", "300")
 

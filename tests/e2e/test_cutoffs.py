@@ -28,9 +28,9 @@ from shared.telemetry.spans.names import SPANS
 from shared.telemetry.spans.trace_ids import trace_id_of_request
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import await_idle
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
 from tests.kits.spans import Collector, HeardSpan, covered, otlp_collector
-from tests.kits.waiting import PATIENCE_S, until
+from tests.kits.waiting import PATIENCE_S, until, wait_for
 
 PROMPTS = [f"Tell me about number {number}." for number in range(8)]
 SERVICES = {"gateway", "router", "worker"}

@@ -17,7 +17,10 @@ import pytest
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from shared.telemetry.logs.schema import problems_of
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.models_stack import models_stack
+from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.e2e.turns import post_turn, said
+from tests.kits.waiting import wait_for
 
 FIRST, SECOND, NOISE, VANISHES = "first", "second", "noise", "vanishes"
 MEMORY_GIB = "2.3"  # 1.4 GiB for groups, each of which counts for about 580 MiB
@@ -50,12 +53,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("on-demand")
     make_model(folder / "random", SHAPES["tiny"])
     shutil.copytree(folder / "random", folder / "lost")
-    (folder / "models.toml").write_text(MODELS)
-    options = ("--models", "models.toml", "--memory", MEMORY_GIB, "--routers", "2")
-    with Stack(folder, *options, calm=False) as stack:
-        yield stack.await_ready()
-        assert stack.end() == 0
-        assert stack.leftovers() == []
+    with models_stack(folder, MODELS, "--memory", MEMORY_GIB) as stack:
+        yield stack
 
 
 @pytest.fixture
@@ -65,19 +64,7 @@ def http(stack: Stack) -> Iterator[httpx.Client]:
 
 
 def ask(http: httpx.Client, model: str, text: str = "Hi", session: str = "", **fields: Any) -> httpx.Response:
-    body = {
-        "model": model,
-        "max_tokens": 24,
-        "temperature": 0,
-        "messages": [{"role": "user", "content": text}],
-    }
-    headers = {"X-Session-Id": session} if session else {}
-    return http.post("/v1/chat/completions", json={**body, **fields}, headers=headers)
-
-
-def said(answer: httpx.Response) -> str:
-    assert answer.status_code == 200, answer.text
-    return str(answer.json()["choices"][0]["message"]["content"])
+    return post_turn(http, text, session, model=model, **fields)
 
 
 def phases(http: httpx.Client) -> dict[str, str]:

@@ -12,7 +12,9 @@ import httpx
 import pytest
 
 from tests.kits.chaos.scale import scaled
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
+from tests.kits.e2e.turns import post_turn
+from tests.kits.waiting import wait_for
 from training.words import HELD_OUT_NAMES
 
 # all begin differently, so that the other group has no prefix cached from another session
@@ -49,18 +51,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
 
 
 def say(client: httpx.Client, text: str, session_id: str, temperature: float) -> httpx.Response:
-    answer = client.post(
-        "/v1/chat/completions",
-        json={
-            "model": "demo",
-            "temperature": temperature,
-            "seed": 11,
-            "max_tokens": 24,
-            "logprobs": True,
-            "messages": [{"role": "user", "content": text}],
-        },
-        headers={"X-Session-Id": session_id},
-    )
+    answer = post_turn(client, text, session_id, temperature=temperature, seed=11, logprobs=True)
     assert answer.status_code == 200, answer.text
     return answer
 

@@ -12,7 +12,8 @@ from typing import NamedTuple
 import httpx
 import pytest
 
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
+from tests.kits.e2e.turns import post_turn
 from tests.kits.prometheus.expressions import (
     ROOT,
     board_expressions,
@@ -22,6 +23,7 @@ from tests.kits.prometheus.expressions import (
 )
 from tests.kits.prometheus.recording import Recording
 from tests.kits.prometheus.server import PrometheusServer, ScrapeTarget
+from tests.kits.waiting import wait_for
 
 SWEEP_S = 40.0
 # series of stacks whose models come and go, as this one's do not; their rules have series of their own
@@ -51,15 +53,7 @@ def use(stack: Stack, number: int) -> None:
     with httpx.Client(base_url=stack.state.url, timeout=30, trust_env=False) as client:
 
         def ask(text: str, **fields: object) -> httpx.Response:
-            body = {
-                "model": "demo",
-                "messages": [{"role": "user", "content": text}],
-                "max_tokens": 8,
-                **fields,
-            }
-            return client.post(
-                "/v1/chat/completions", json=body, headers={"X-Session-Id": f"recorded-{number % 2}"}
-            )
+            return post_turn(client, text, f"recorded-{number % 2}", max_tokens=8, **fields)
 
         assert ask("My name is Ada.", stream=True).status_code == 200
         assert ask("What is my name?").status_code == 200

@@ -19,8 +19,9 @@ from shared.bus.accounts import ACCOUNTS
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest
 from tests.kits.e2e import leaked_secrets
-from tests.kits.e2e.stack import RYZ, Stack, ryz, wait_for
+from tests.kits.e2e.stack import RYZ, Stack, ryz
 from tests.kits.e2e.written_lines import check_lines, lines_of, wait_for_lines
+from tests.kits.waiting import wait_for
 
 
 @pytest.fixture(scope="module")

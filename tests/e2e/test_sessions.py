@@ -8,7 +8,9 @@ from urllib.parse import quote
 import httpx
 import pytest
 
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.e2e.turns import post_turn, said
+from tests.kits.waiting import wait_for
 from training.words import HELD_OUT_NAMES
 
 NAME = HELD_OUT_NAMES[0]
@@ -42,24 +44,10 @@ def sessions(stack: Stack, *args: str) -> Any:
 
 def say(stack: Stack, text: str, session_id: str = SESSION) -> httpx.Response:
     """One greedy turn."""
-    answer = httpx.post(
-        f"{stack.state.url}/v1/chat/completions",
-        json={
-            "model": "demo",
-            "temperature": 0,
-            "max_tokens": 40,
-            "session_id": session_id,
-            "messages": [{"role": "user", "content": text}],
-        },
-        timeout=30,
-    )
+    with httpx.Client(base_url=stack.state.url, timeout=30) as http:
+        answer = post_turn(http, text, max_tokens=40, session_id=session_id)
     assert answer.status_code == 200, answer.text
     return answer
-
-
-def said(answer: httpx.Response) -> str:
-    content: str = answer.json()["choices"][0]["message"]["content"]
-    return content.strip()
 
 
 def test_a_conversation_goes_on_in_another_deployment(torch_stack: Stack, other_stack: Stack) -> None:
@@ -69,7 +57,7 @@ def test_a_conversation_goes_on_in_another_deployment(torch_stack: Stack, other_
     assert NAME in said(first)
     assert first.headers["x-ryz-group"] == "g1"
     assert first.headers["x-ryz-route"]
-    assert said(say(torch_stack, "What is my name?")) == f"Your name is {NAME}."
+    assert said(say(torch_stack, "What is my name?")).strip() == f"Your name is {NAME}."
 
     shown = sessions(torch_stack, "show", SESSION, "--messages")
     assert (shown["turns"], shown["num_messages"], shown["last_group"]) == (2, 4, "g1")
@@ -82,7 +70,7 @@ def test_a_conversation_goes_on_in_another_deployment(torch_stack: Stack, other_
     sessions(torch_stack, "export", SESSION, "--output", str(file))
     brought = sessions(other_stack, "import", str(file))
     assert (brought["turns"], brought["num_messages"], brought["tokens"]) == (2, 4, shown["tokens"])
-    assert said(say(other_stack, "What is my name?")) == f"Your name is {NAME}."
+    assert said(say(other_stack, "What is my name?")).strip() == f"Your name is {NAME}."
     assert sessions(other_stack, "show", SESSION)["turns"] == 3
 
     again = ryz("sessions", "import", str(file), cwd=other_stack.folder)
@@ -93,7 +81,7 @@ def test_a_conversation_goes_on_in_another_deployment(torch_stack: Stack, other_
     sessions(other_stack, "delete", SESSION, "--yes")
     assert ryz("sessions", "show", SESSION, cwd=other_stack.folder).returncode == 3
     sessions(other_stack, "import", str(file))  # the earlier deletion must not block the import
-    assert said(say(other_stack, "What is my name?")) == f"Your name is {NAME}."
+    assert said(say(other_stack, "What is my name?")).strip() == f"Your name is {NAME}."
 
 
 def test_a_moved_session_answers_from_its_new_group(torch_stack: Stack) -> None:
@@ -117,7 +105,7 @@ def test_a_moved_session_answers_from_its_new_group(torch_stack: Stack) -> None:
     assert shown["last_group"] == "g1"
     assert {one["group"] for one in shown["groups"]} == {"g0", "g1"}
     answer = say(torch_stack, "What is my name?", "moved")
-    assert said(answer) == f"Your name is {NAME}."
+    assert said(answer).strip() == f"Your name is {NAME}."
     group, route, kv = (answer.headers.get(f"x-ryz-{name}") for name in ("group", "route", "kv"))
     assert group == "g1"
     assert route in {"last_group", "preferred"}

@@ -10,21 +10,10 @@ import httpx
 import pytest
 
 from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.e2e.turns import post_turn, said
 from training.words import HELD_OUT_NAMES
 
 NAMES = HELD_OUT_NAMES[:20]
-
-
-def ask(client: httpx.Client, messages: list[dict[str, str]], session_id: str = "") -> str:
-    """One greedy turn."""
-    response = client.post(
-        "/v1/chat/completions",
-        json={"model": "demo", "temperature": 0, "max_tokens": 40, "messages": messages},
-        headers={"X-Session-Id": session_id} if session_id else {},
-    )
-    assert response.status_code == 200, response.text
-    content: str = response.json()["choices"][0]["message"]["content"]
-    return content.strip()
 
 
 def wrong_answers(stack: Stack, by: str) -> dict[str, str]:
@@ -35,11 +24,11 @@ def wrong_answers(stack: Stack, by: str) -> dict[str, str]:
         for name in NAMES:
             statement, asked = {"role": "user", "content": f"My name is {name}."}, "What is my name?"
             session_id = f"story-{name}" if by == "session" else ""
-            first = ask(client, [statement], session_id)
+            first = said(post_turn(client, [statement], session_id, max_tokens=40)).strip()
             question = [{"role": "user", "content": asked}]
             if by == "history":
                 question = [statement, {"role": "assistant", "content": first}, *question]
-            answer = ask(client, question, session_id)
+            answer = said(post_turn(client, question, session_id, max_tokens=40)).strip()
             if answer != f"Your name is {name}.":
                 wrong[name] = answer
     return wrong

@@ -18,7 +18,10 @@ from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from cli.models.commands import users_of
 from cli.stack.model_dir import demo_model
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.models_stack import models_stack
+from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.e2e.turns import post_turn
+from tests.kits.waiting import wait_for
 
 DEMO, NOISE = "demo", "noise"
 GROUPS = {DEMO: {"g0", "g1"}, NOISE: {"g2"}}
@@ -43,11 +46,8 @@ sampling = { temperature = 0.0, top_k = 7 }
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("two-models")
     make_model(folder / "random", SHAPES["tiny"])
-    (folder / "models.toml").write_text(MODELS)
-    with Stack(folder, "--models", "models.toml", "--routers", "2", calm=False) as stack:
-        yield stack.await_ready()
-        assert stack.end() == 0
-        assert stack.leftovers() == []
+    with models_stack(folder, MODELS) as stack:
+        yield stack
 
 
 @pytest.fixture
@@ -58,14 +58,7 @@ def http(stack: Stack) -> Iterator[httpx.Client]:
 
 def say(http: httpx.Client, model: str, text: str, session: str = "", **fields: Any) -> dict[str, Any]:
     """One turn, and its whole answer."""
-    body = {
-        "model": model,
-        "max_tokens": 24,
-        "temperature": 0,
-        "messages": [{"role": "user", "content": text}],
-    }
-    headers = {"X-Session-Id": session} if session else {}
-    answer = http.post("/v1/chat/completions", json={**body, **fields}, headers=headers)
+    answer = post_turn(http, text, session, model=model, **fields)
     assert answer.status_code == 200, answer.text
     found: dict[str, Any] = answer.json()
     return found

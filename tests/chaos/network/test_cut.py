@@ -17,7 +17,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import PATIENT
 from tests.kits.chaos.two_groups import GROUPS, MODEL, TwoGroups, two_groups
 from tests.kits.proxies.threaded import ThreadedProxy
-from tests.kits.waiting import PATIENCE_S, until
+from tests.kits.waiting import until
 
 pytestmark = pytest.mark.timeout(scaled(300, 900))
 CUT_OFF, OTHER = GROUPS
@@ -105,9 +105,7 @@ async def served_by(world: World, group: str) -> None:
         readings = await asyncio.gather(*(read_once(world.client, one, 0, 10) for one in short))
         return any(one.answer is not None and one.answer.group == group for one in readings)
 
-    async with asyncio.timeout(PATIENCE_S):
-        while not await took():  # noqa: ASYNC110 (it is asked over the network)
-            await asyncio.sleep(0.1)
+    await until(took, every_s=0.1)
 
 
 Fault = Callable[[ThreadedProxy], None]

@@ -30,6 +30,7 @@ from tests.kits.e2e.compose_stack import (
     running_stack,
     text,
 )
+from tests.kits.waiting import wait_for
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 
@@ -235,10 +236,7 @@ def test_a_service_that_dies_comes_back(stack: ComposeStack, service: str) -> No
     if service == "worker-g0":
         assert text(stack.chat("What is Python?"))  # the other group answers
     stack.wait(service, "{{.State.Health.Status}}", "healthy")
-    deadline = time.monotonic() + 30
-    while stack.chat("What is Python?").status_code != 200:
-        assert time.monotonic() < deadline, stack.chat("What is Python?").text
-        time.sleep(0.5)
+    wait_for(lambda: stack.chat("What is Python?").status_code == 200, "an answer", 30)
 
 
 def test_it_stops_in_order_and_leaves_nothing(stack: ComposeStack) -> None:

@@ -9,7 +9,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.waiting import wait_for
 
 # To stay unnoticed, the planted package adds the real package's folder to its `__path__`.
 PLANTED = """

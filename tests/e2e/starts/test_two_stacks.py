@@ -12,8 +12,9 @@ import pytest
 
 from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.servers import NatsServer
+from tests.kits.waiting import wait_for
 
 STREAMS = 48
 PROMPTS = [f"Number {number} says:" for number in range(8)]

@@ -13,7 +13,8 @@ import psutil
 import pytest
 
 from cli.stack.state import StateDir
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.waiting import wait_for
 
 NULL = ("--engine", "null", "--groups", "1")
 # a whole GGUF file of one key, `general.architecture`

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 
 from tests.kits.e2e.lasting_things import LastingThings
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import wait_for
 
 NULL = ("--engine", "null", "--groups", "1")
 IN_STATE_DIR = {"files", "batches", "bus users"}

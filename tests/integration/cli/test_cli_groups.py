@@ -3,51 +3,38 @@
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from cli.__main__ import app
-from cli.console import CommandError
 from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Route, Work
 from tests.kits.router.live import router_process
+from tests.kits.ryz_command import Ryz, refused, ryz_command
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import chat
 from tests.kits.worker.process import worker
 
-Ryz = Callable[..., Awaitable[Result]]
 SLOW = {"NULL_STEP_DELAY_MS": "10"}
 
 
 @pytest.fixture
 def ryz(nats_url: str, tmp_path: Path) -> Ryz:
-    """Runs the command in a thread, in a directory without a running stack."""
-
-    async def run(*args: str, url: str = nats_url) -> Result:
-        words = ["groups", *args, "--nats-url", url, "--state-dir", str(tmp_path)]
-        result: Result = await asyncio.to_thread(CliRunner().invoke, app, words)
-        return result
-
-    return run
+    """Runs commands in a directory without a running stack."""
+    return ryz_command("groups", "--nats-url", nats_url, "--state-dir", str(tmp_path))
 
 
 @pytest_asyncio.fixture
 async def stack() -> AsyncIterator[AsyncExitStack]:
     async with AsyncExitStack() as stack:
         yield stack
-
-
-def refused(result: Result, exit_code: int) -> str:
-    assert isinstance(result.exception, CommandError), result.output
-    assert result.exception.exit_code == exit_code, result.exception
-    return str(result.exception)
 
 
 async def listed(ryz: Ryz) -> dict[str, dict[str, Any]]:
@@ -168,7 +155,7 @@ async def test_a_group_that_says_nothing_is_listed_as_lost(
 
 async def test_no_broker(ryz: Ryz) -> None:
     for words in (("list",), ("drain", "g0")):
-        message = refused(await ryz(*words, url="nats://127.0.0.1:9"), 1)
+        message = refused(await ryz(*words, "--nats-url", "nats://127.0.0.1:9"), 1)
         assert "No broker answers at nats://127.0.0.1:9" in message
 
 

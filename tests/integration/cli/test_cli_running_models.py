@@ -2,33 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from typer.testing import CliRunner, Result
 
-from cli.__main__ import app
-from cli.console import CommandError
 from shared.bus.nats import NatsBus
 from shared.client import ModelsClient, ModelWish
 from shared.errors import ModelNotFound, Unavailable
 from tests.kits.model_host import ModelHost, state_of
-
-Ryz = Callable[..., Awaitable[Result]]
+from tests.kits.ryz_command import Ryz, refused, ryz_command
 
 
 @pytest.fixture
 def ryz(nats_url: str, tmp_path: Path) -> Ryz:
-    """Runs the command in a thread, in a directory without a running stack."""
-
-    async def run(*args: str, url: str = nats_url) -> Result:
-        words = ["models", *args, "--nats-url", url, "--state-dir", str(tmp_path)]
-        result: Result = await asyncio.to_thread(CliRunner().invoke, app, words)
-        return result
-
-    return run
+    """Runs commands in a directory without a running stack."""
+    return ryz_command("models", "--nats-url", nats_url, "--state-dir", str(tmp_path))
 
 
 @pytest_asyncio.fixture
@@ -42,12 +31,6 @@ async def host(nats_bus: NatsBus) -> ModelHost:
     found = await ModelHost(nats_bus, offered).start(as_router=True)
     await nats_bus.flush()
     return found
-
-
-def refused(result: Result, exit_code: int) -> str:
-    assert isinstance(result.exception, CommandError), result.output
-    assert result.exception.exit_code == exit_code, result.exception
-    return str(result.exception)
 
 
 async def test_the_table_of_models(ryz: Ryz, host: ModelHost) -> None:
@@ -92,7 +75,7 @@ async def test_what_goes_wrong_is_one_sentence(ryz: Ryz, host: ModelHost) -> Non
     host.offered.clear()
     assert "ryz up --models" in refused(await ryz("load", "second"), 1)
     assert "No host loads models here" in (await ryz("status")).stdout
-    nowhere = refused(await ryz("status", url="nats://127.0.0.1:9"), 1)
+    nowhere = refused(await ryz("status", "--nats-url", "nats://127.0.0.1:9"), 1)
     assert "No broker answers at nats://127.0.0.1:9" in nowhere
     for task in host.tasks:
         task.cancel()

@@ -10,7 +10,8 @@ import psutil
 import pytest
 
 from cli.models.commands import users_of
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import wait_for
 
 SERVICES = ("kvstate", "router", "worker-g0", "worker-g1", "gateway")
 

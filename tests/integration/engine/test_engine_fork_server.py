@@ -20,7 +20,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 from tests.kits.engine.shared_fork_server import end_shared_fork_servers
-from tests.kits.waiting import PATIENCE_S, until
+from tests.kits.waiting import PATIENCE_S, until, wait_for
 
 PROMPT = [5, 9, 2, 77, 140]
 RESTARTS = scaled(4, 50)
@@ -279,10 +279,7 @@ def test_the_death_of_a_leader_ends_fork_server_and_ranks() -> None:
         time.sleep(0.1)
         assert all(map(runs, pids))
         leader.kill()
-    deadline = time.monotonic() + PATIENCE_S
-    while any(map(runs, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: not any(map(runs, pids)), "all have ended")
 
 
 def niceness_of(pid: int) -> Counter[int]:

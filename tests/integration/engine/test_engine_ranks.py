@@ -31,7 +31,7 @@ from tests.kits.engine.rank_threads import (
     new_sequence,
     some_tokens,
 )
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import wait_for
 
 PROMPT = [5, 9, 2, 77, 140]
 
@@ -244,10 +244,7 @@ def test_ranks_do_not_outlive_their_leader(model: Path) -> None:
         time.sleep(0.1)
         assert all(map(_alive, pids))
         leader.kill()
-    give_up = time.monotonic() + PATIENCE_S
-    while any(map(_running, pids)):
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
+    wait_for(lambda: not any(map(_running, pids)), "all have ended")
 
 
 def _running(pid: int) -> bool:

@@ -39,12 +39,6 @@ async def gateway() -> AsyncIterator[Gateway]:
         yield running
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as client:
-        yield client
-
-
 async def ask(http: httpx.AsyncClient, path: str, **body: Any) -> dict[str, Any]:
     answer = await http.post(path, json={**ASKED, **body})
     assert answer.status_code == 200, answer.text

@@ -10,7 +10,8 @@ import pytest_asyncio
 
 from services.gateway.answering.direct_calls import DirectCall
 from services.gateway.answering.formatted_answer import CallAnswer
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 CHAT = "/v1/chat/completions"
@@ -114,7 +115,7 @@ async def test_a_reader_that_takes_nothing_is_cut_off() -> None:
         asking = asyncio.create_task(
             gateway.direct.run(form, body("flood", stream=True), {}, put_texts, send)
         )
-        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1)
+        await until(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1)
         reads.set()
         call = await asking
         assert call.error is not None

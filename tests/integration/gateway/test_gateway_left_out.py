@@ -11,11 +11,12 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 
 from shared import subjects
-from tests.kits.gateway.gateway import PATCH, Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import PATCH, Gateway, running_gateway
 from tests.kits.gateway.grpc_client import texts, triton_client
 from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.servers import free_port
+from tests.kits.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HELLO: Any = [{"role": "user", "content": "Hello"}]
@@ -129,12 +130,6 @@ async def gateway() -> AsyncIterator[Gateway]:
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
-        yield client
-
-
 @pytest.mark.parametrize(("path", "fields", "left_out"), LEFT_OUT)
 async def test_what_a_model_can_do_without_is_reported(
     gateway: Gateway, http: httpx.AsyncClient, path: str, fields: dict[str, Any], left_out: str
@@ -219,7 +214,7 @@ async def test_its_form_on_the_bus(gateway: Gateway) -> None:
     await bus.subscribe(inbox, take)
     body = {"messages": HELLO, "prediction": {}}
     await bus.publish(subjects.complete("demo"), json.dumps(body).encode(), reply=inbox)
-    await eventually(lambda: bool(found))
+    await until(lambda: bool(found))
     assert found[0]["X-Ryz-Ignored"] == "prediction (a hint for speed)"
     await bus.close()
 
@@ -369,7 +364,7 @@ async def test_model_aliases_reach_a_model_on_all_apis() -> None:
         inbox = bus.new_inbox()
         await bus.subscribe(inbox, take)
         await bus.publish(subjects.complete("gpt-4o"), json.dumps(BODIES[CHAT]).encode(), reply=inbox)
-        await eventually(lambda: bool(found))
+        await until(lambda: bool(found))
         assert found[0]["model"] == "demo"
         await bus.close()
 

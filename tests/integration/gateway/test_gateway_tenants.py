@@ -12,7 +12,8 @@ import httpx
 import pytest
 
 from services.gateway.admission.bodies import large
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.waiting import until
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -53,7 +54,7 @@ async def test_slow_bodies_hold_no_slot_and_do_not_slow_others_down() -> None:
         before_mb = memory_mb()
         for _ in range(200):
             await slow_body(stack, gateway, 1_000_000, b'{"model": "demo", ' + b" " * 50_000)
-        await eventually(lambda: in_flight(gateway) == 200)
+        await until(lambda: in_flight(gateway) == 200)
         assert gateway.running == 0
         times_s = []
         for _ in range(100):
@@ -72,7 +73,7 @@ async def test_bodies_under_way_have_a_bound_for_an_address_where_there_are_no_k
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url))
         for _ in range(2):
             await slow_body(stack, gateway, 1000, b"{")
-        await eventually(lambda: in_flight(gateway) == 2)
+        await until(lambda: in_flight(gateway) == 2)
 
         async def parts() -> AsyncIterator[bytes]:
             yield json.dumps(body()).encode()[:10]
@@ -159,12 +160,12 @@ async def test_bytes_of_bodies_have_a_bound_for_a_tenant() -> None:
         gateway = await stack.enter_async_context(running_gateway(api_keys=KEYS, max_held_bytes=2**20))
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=20))
         await slow_body(stack, gateway, 1_000_000, b" " * 500_000, "secret-a")
-        await eventually(lambda: gateway.service.status().detail["held_bytes"] == 500_000)
+        await until(lambda: gateway.service.status().detail["held_bytes"] == 500_000)
         large = body(messages=[{"role": "user", "content": "x" * 100_000}])
         refused = await http.post(CHAT, json=large, headers=ACME)
         assert (refused.status_code, refused.headers["x-ryz-reason"]) == (429, "tenant_gateway_memory")
         assert (await http.post(CHAT, json=large, headers=BIRCH)).status_code == 200
-        await eventually(lambda: gateway.service.status().detail["held_bytes"] == 500_000)
+        await until(lambda: gateway.service.status().detail["held_bytes"] == 500_000)
 
 
 async def test_parked_streams_have_a_bound_for_a_tenant() -> None:
@@ -177,9 +178,9 @@ async def test_parked_streams_have_a_bound_for_a_tenant() -> None:
             slow = body("slow", stream=True)
             async with http.stream("POST", CHAT, json=slow, headers=headers) as answer:
                 await answer.aiter_bytes().__anext__()
-            await eventually(lambda: gateway.metric("ryz_gateway_open_streams") == 0)
+            await until(lambda: gateway.metric("ryz_gateway_open_streams") == 0)
             assert gateway.metric("ryz_gateway_parked_streams") == parked
-            await eventually(lambda parked=parked: gateway.running == parked)  # type: ignore[misc]
+            await until(lambda parked=parked: gateway.running == parked)  # type: ignore[misc]
 
 
 async def test_large_bodies_wait_in_line_and_small_ones_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,7 +195,7 @@ async def test_large_bodies_wait_in_line_and_small_ones_pass(monkeypatch: pytest
         session = asyncio.create_task(
             http.post("/v1/sessions", json={"model": "demo", "messages": messages}, headers=BIRCH)
         )
-        await eventually(lambda: gateway.running == 2)
+        await until(lambda: gateway.running == 2)
         for headers in (ACME, BIRCH):
             assert (await http.post(CHAT, json=body(), headers=headers)).status_code == 200
         assert not waiting.done()

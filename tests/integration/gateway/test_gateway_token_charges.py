@@ -14,7 +14,7 @@ from services.gateway.admission.rate_limits import RateLimiter
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.with_leader import gateway_with_leader
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import until
 from tests.kits.worker.leader import null_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -35,12 +35,6 @@ async def gateway() -> AsyncIterator[Gateway]:
         async with gateway_with_leader(leader=slow) as running:
             await serve_responses(running.fleet.bus)
             yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=30) as client:
-        yield client
 
 
 async def left(http: httpx.AsyncClient) -> int:
@@ -139,9 +133,11 @@ async def test_what_was_computed_is_charged_once(
         return computed(gateway) - computed_before - (before - await left(http))
 
     await mode(http)
-    async with asyncio.timeout(PATIENCE_S):
-        while await owed() or gateway.running:  # noqa: ASYNC110 (it is about states of two services)
-            await asyncio.sleep(0.02)
+
+    async def settled() -> bool:
+        return not (await owed() or gateway.running)
+
+    await until(settled, every_s=0.02)
     await asyncio.sleep(0.1)
     assert not await owed(), "charged again later"
     assert bool(before - await left(http)) == (mode is not be_refused)

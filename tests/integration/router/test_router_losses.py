@@ -238,7 +238,7 @@ async def test_a_leader_that_is_frozen_is_lost_and_comes_back(world: World) -> N
         assert isinstance(frame, Failed)
         assert frame.data["reason"] == "no_group"
         world.processes[0].send_signal(signal.SIGCONT)
-        await eventually(lambda: serves(world, "g0"))
+        await until(lambda: serves(world, "g0"))
 
 
 async def test_a_leader_that_keeps_its_interpreters_lock_is_not_lost(world: World) -> None:
@@ -298,7 +298,7 @@ async def test_a_leader_that_lost_its_main_connection_is_lost_for_a_moment(world
             async def served() -> bool:
                 return isinstance(await world.ask(), Accepted)
 
-            await eventually(served)
+            await until(served)
             assert world.count_of(instance_id) <= 2  # twice if no leader took a request in between
             ignored = {"event": "heartbeat_ignored"}
             assert (service.registry.get_sample_value("ryz_router_events_total", ignored) or 0) > 1
@@ -344,7 +344,7 @@ async def test_a_heartbeat_that_says_that_the_leader_does_not_run_is_believed_at
         lost = {"reason": leader, "group": "g0"}
         assert service.registry.get_sample_value("ryz_router_groups_lost_total", lost) == 1
         await world.bus.publish(subjects.heartbeat("g0"), encode(replace(beat, seq=2)))
-        await eventually(lambda: returned(service))
+        await until(lambda: returned(service))
 
 
 async def returned(service: Service) -> bool:
@@ -365,7 +365,7 @@ async def test_a_broker_that_restarts_makes_no_group_lost(world: World) -> None:
         async def served() -> bool:
             return world.bus.connected and isinstance(await world.ask(), Accepted)
 
-        await eventually(served)
+        await until(served)
         await asyncio.sleep(1.0)
         assert not world.news
 
@@ -384,7 +384,7 @@ async def test_what_other_routers_say_is_believed_unless_one_hears_the_group(wor
         assert await world.group_of() == "g0"
         await report_down("disconnected")
         assert isinstance(await world.ask(), Failed)
-        await eventually(lambda: serves(world, "g0"))
+        await until(lambda: serves(world, "g0"))
         assert [down.router_id for _, down in world.news] == ["x"] * 3  # no router publishes it again
 
 
@@ -435,10 +435,3 @@ async def test_a_group_that_breaks_what_it_accepts_is_tripped(
         (group,) = service.status().detail["groups"]
         assert group["breaker"] in {"open", "half_open"}  # after half a second it lets one request through
     assert "breaker tripped" in capsys.readouterr().out
-
-
-async def eventually(check: Callable[[], Awaitable[bool]], timeout_s: float = PATIENCE_S) -> None:
-    """Waits until the check holds."""
-    async with asyncio.timeout(timeout_s):
-        while not await check():  # noqa: ASYNC110 - it asks over the network
-            await asyncio.sleep(0.05)

@@ -17,6 +17,7 @@ from shared.bus.nats import NatsBus
 from shared.messages import GroupDown, Heartbeat
 from tests.kits.programs.launch import AsyncProgram, async_program
 from tests.kits.servers import GuardedNats
+from tests.kits.waiting import until
 
 ROOT = Path(__file__).parents[3]
 START_S = 30.0
@@ -38,9 +39,7 @@ class Heard:
         self.downs.append(codec.decode(message.data, GroupDown).instance_id)
 
     async def until_ready(self, instance_id: str) -> None:
-        async with asyncio.timeout(START_S):
-            while self.states.get(instance_id) != "ready":  # noqa: ASYNC110 (about many messages)
-                await asyncio.sleep(0.01)
+        await until(lambda: self.states.get(instance_id) == "ready", START_S)
 
 
 @pytest.fixture(params=["open", "with accounts"])

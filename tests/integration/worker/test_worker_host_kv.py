@@ -6,7 +6,7 @@ from pathlib import Path
 
 from services.worker.model_files.model import Model
 from shared.messages import Accepted
-from tests.kits.kv.kv_groups import ALWAYS, PROMPT, ask, kv_engine, settled, usage_of
+from tests.kits.kv.kv_groups import ALWAYS, PROMPT, ask, kv_engine, settled, usage_of, write_turns
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 
@@ -20,11 +20,7 @@ async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_d
     on_host = replace(ALWAYS, kv_host_dir=folder)
     writer = kv_engine(model, redis_url, 2, host_dir=folder)
     async with Kit(memory_bus, writer, model=tiny, index=index, kv=on_host) as kit:
-        first = tokens_of(await kit.run(ask("a", PROMPT, temperature=1.0)))
-        await settled(kit, index, 13)
-        longer = PROMPT + first + [1, 2, 3]
-        warm = await kit.run(ask("b", longer, temperature=1.0))
-        await settled(kit, index, (len(longer) + 24 - 1) // 16)
+        longer, warm = await write_turns(kit, index)
     full = (len(longer) - 1) // 16 * 16
     await index.redis.flushdb()  # the store has nothing from here on
     reader = kv_engine(model, redis_url, 1, host_dir=folder, host_owner="g1")
@@ -32,14 +28,14 @@ async def test_what_two_ranks_wrote_another_group_copies_also_after_both_ranks_d
         frames = await kit.run(ask("c", longer, temperature=1.0))
         assert isinstance(frames[0], Accepted)
         assert frames[0].kv == "fetch"
-        assert tokens_of(frames) == tokens_of(warm)
+        assert tokens_of(frames) == warm
         assert (usage_of(frames).fetched_tokens, usage_of(frames).cached_tokens) == (full, full)
         assert kit.metric("kv_host_lookups_total") == 1
         assert kit.metric("kv_host_blocks_total") == full // 16
         asked = [kit.metric("kv_lookups_total", outcome=outcome) for outcome in ("found", "unknown")]
         assert asked == [0, 0], "the KV state service was not asked"
         again = await kit.run(ask("d", longer, temperature=1.0))
-        assert tokens_of(again) == tokens_of(warm)
+        assert tokens_of(again) == warm
         kit.leader.parts.kv_tier.prefixes.host.revoke(kit.leader.kv_names(longer))
         assert kit.leader.parts.kv_tier.prefixes.host.count(kit.leader.kv_names(longer), 4) == 0
         await kit.all_free()

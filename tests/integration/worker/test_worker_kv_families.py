@@ -9,7 +9,7 @@ import pytest
 from services.worker.model_files.model import Model
 from tests.kits.engine.small_models import small_models
 from tests.kits.families.models import make_family
-from tests.kits.kv.kv_groups import ALWAYS, PROMPT, ask, kv_engine, settled, usage_of
+from tests.kits.kv.kv_groups import ALWAYS, ask, kv_engine, usage_of, write_turns
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
 from tests.kits.worker.options import scheduler_limits
@@ -29,17 +29,13 @@ async def test_written_by_two_ranks_continued_by_one_and_by_four(
     memory_bus: MemoryBus, model: Path, tiny: Model, index: RedisIndex, redis_url: str
 ) -> None:
     async with Kit(memory_bus, kv_engine(model, redis_url, 2), model=tiny, index=index) as kit:
-        first = tokens_of(await kit.run(ask("a", PROMPT, temperature=1.0)))
-        await settled(kit, index, 13)
-        longer = PROMPT + first + [1, 2, 3]
-        warm = await kit.run(ask("b", longer, temperature=1.0))
-        await settled(kit, index, (len(longer) + 24 - 1) // 16)
+        longer, warm = await write_turns(kit, index)
     full = (len(longer) - 1) // 16
     for world in (1, 4):
         engine = kv_engine(model, redis_url, world)
         async with Kit(memory_bus, engine, f"g{world}", model=tiny, index=index, kv=ALWAYS) as kit:
             frames = await kit.run(ask("c", longer, temperature=1.0))
-            assert tokens_of(frames) == tokens_of(warm)
+            assert tokens_of(frames) == warm
             assert usage_of(frames).fetched_tokens == full * 16
             await kit.all_free()
 

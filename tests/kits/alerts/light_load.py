@@ -1,13 +1,13 @@
 """A few clients that send short requests over and over, whatever comes back."""
 
 import threading
-import time
 from contextlib import suppress
 from typing import Self
 
 import httpx
 
 from tests.kits.chaos.streams import http_client
+from tests.kits.waiting import wait_for
 
 TEXTS = ("My name is {n}. Tell me about Python.", "Count for me from {n}.", "Hello {n}, what is a list?")
 
@@ -55,10 +55,7 @@ class LightLoad:
     def __enter__(self) -> Self:
         for thread in self._threads:
             thread.start()
-        give_up = time.monotonic() + 20
-        while not self.answered:
-            assert time.monotonic() < give_up, "no request was answered within 20 s"
-            time.sleep(0.05)
+        wait_for(lambda: bool(self.answered), "a request is answered", 20)
         return self
 
     def __exit__(self, *_: object) -> None:

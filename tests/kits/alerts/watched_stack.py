@@ -12,10 +12,11 @@ import psutil
 
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.services import ServiceProcess, kill
-from tests.kits.e2e.stack import ROOT, Stack, wait_for
+from tests.kits.e2e.stack import ROOT, Stack
 from tests.kits.prometheus.server import PrometheusServer, ScrapeTarget
 from tests.kits.proxies.threaded import ThreadedProxy
 from tests.kits.servers import RedisServer
+from tests.kits.waiting import wait_for
 
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))
 FAR = "g2"

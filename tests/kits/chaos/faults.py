@@ -12,6 +12,7 @@ from typing import Literal
 
 from benchmarks.failover.fleet import FleetProbe
 from shared.bus.nats import NatsBus
+from tests.kits.waiting import until
 
 READY_S = 90.0  # on an idle machine a rank takes about one second, a leader four
 SETTLE_S = 2.2  # a service that was ready this long before it died is restarted without a longer pause
@@ -66,9 +67,7 @@ async def _kill(urls: Mapping[str, str], victims: list[Victim], chance: random.R
 
 
 async def _back(fleet: FleetProbe, group: str, since: float) -> None:
-    async with asyncio.timeout(READY_S):
-        while not fleet.ready(group, since):  # noqa: ASYNC110 (heartbeats are the fleet's)
-            await asyncio.sleep(0.01)
+    await until(lambda: fleet.ready(group, since), READY_S)
 
 
 async def all_ready(fleet: FleetProbe) -> dict[str, tuple[int, list[int]]]:

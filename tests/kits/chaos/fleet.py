@@ -12,9 +12,10 @@ import httpx
 import redis
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
 from tests.kits.proxies.threaded import ThreadedProxy
 from tests.kits.servers import RedisServer
+from tests.kits.waiting import wait_for
 
 TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "What is my name?") * 2
 KEYS = {"calm": "key-of-calm", "rough": "key-of-rough"}  # tenants share no blocks: the oracle warms no cache

@@ -10,10 +10,10 @@ import httpx
 
 from tests.kits.chaos.fleet import Metrics
 from tests.kits.chaos.scale import scaled
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
 from tests.kits.programs.launch import start_program
 from tests.kits.servers import free_port
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, wait_for
 
 START_S = PATIENCE_S
 # full runs use the default; short runs may share an overloaded machine, where heartbeats are late

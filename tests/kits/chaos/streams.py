@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx
 
+from tests.kits.waiting import wait_for
+
 Body = dict[str, Any]
 END_S = 60.0  # for streams to end
 MAX_PROBLEMS = 20  # most problems that are shown; all are counted
@@ -233,10 +235,8 @@ class Readers:
 
     def await_streams(self, more: int) -> None:
         """Waits until `more` further streams have ended."""
-        wanted, give_up = self.streams + more, time.monotonic() + END_S
-        while self.streams < wanted:
-            assert time.monotonic() < give_up, f"{more} streams did not end within {END_S:g} s"
-            time.sleep(0.05)
+        wanted = self.streams + more
+        wait_for(lambda: self.streams >= wanted, f"{more} streams end", END_S)
 
 
 def difference(said: Said, expected: Said) -> str:

@@ -16,6 +16,7 @@ import pytest
 
 from cli.stack.host.ports import pick_ports
 from deploy.configure import make_secrets
+from tests.kits.e2e.turns import post_turn
 
 ROOT = Path(__file__).parents[3]
 SERVICES = ("nats", "redis", "redis-kv", "kvstate", "router", "worker-g0", "worker-g1", "gateway")
@@ -87,10 +88,8 @@ class ComposeStack:
             time.sleep(0.25)
 
     def chat(self, content: str, session: str = "", **more: Any) -> httpx.Response:
-        messages = [{"role": "user", "content": content}]
-        body = {"model": "demo", "messages": messages, "max_tokens": 24, "temperature": 0, **more}
-        headers = {"X-Session-Id": session} if session else {}
-        return httpx.post(f"{self.url}/v1/chat/completions", json=body, headers=headers, timeout=60)
+        with httpx.Client(base_url=self.url, timeout=60) as http:
+            return post_turn(http, content, session, **more)
 
 
 @contextmanager

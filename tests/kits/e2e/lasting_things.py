@@ -5,7 +5,8 @@ from typing import Any
 
 import httpx
 
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.waiting import wait_for
 
 SESSIONS, DELETED = ("tea", "coffee"), "water"
 KEYED, KEY = "keyed", "call-17"

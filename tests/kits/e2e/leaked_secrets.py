@@ -12,7 +12,8 @@ import msgspec
 
 from shared import subjects
 from shared.bus.nats import NatsBus
-from tests.kits.e2e.stack import Stack, ryz, wait_for
+from tests.kits.e2e.stack import Stack, ryz
+from tests.kits.waiting import wait_for
 
 API_KEY, METRICS_KEY, SESSION_KEY = (
     "k3y-of-Ada-0123456789",

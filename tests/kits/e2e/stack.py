@@ -5,8 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +16,7 @@ from cli.stack.state import StackState, StateDir
 from cli.stack.supervision import child
 from cli.status.query import find_broker, query_status
 from tests.kits.programs.launch import Program, is_forked, run_program, start_program
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, wait_for
 
 ROOT = Path(__file__).resolve().parents[3]
 START_S = 180.0
@@ -34,14 +32,6 @@ def ryz(
     """Runs a command of `ryz` to its end."""
     given = {**os.environ, **(env or {})}
     return run_program("cli", *args, env=given, folder=cwd, stdin=stdin, timeout_s=START_S)
-
-
-def wait_for(condition: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
-    """Waits until the condition holds; fails with the words given."""
-    give_up = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < give_up, f"not within {timeout_s:g} s: {what}"
-        time.sleep(0.05)
 
 
 class Stack:

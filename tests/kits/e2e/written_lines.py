@@ -4,7 +4,8 @@ import json
 from typing import Any
 
 from shared.telemetry.logs.schema import problems_of
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import wait_for
 
 
 def lines_of(stack: Stack, request_id: str) -> list[dict[str, Any]]:

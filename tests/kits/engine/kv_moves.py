@@ -3,7 +3,6 @@
 import secrets
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
@@ -148,14 +147,6 @@ def said(fetched: FetchResult) -> dict[str, object]:
 def client(url: str) -> redis.Redis:
     """A client to inspect and damage what was stored."""
     return redis.Redis.from_url(url)
-
-
-def eventually(true: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Waits for a condition that has no report."""
-    give_up = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < give_up
-        time.sleep(0.01)
 
 
 @contextmanager

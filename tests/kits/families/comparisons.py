@@ -31,7 +31,14 @@ from tests.kits.families.models import (
     text,
     transformers_greedy,
 )
-from tests.kits.families.step_plans import NUM_BLOCKS, Rows, greedy_plans, mixed_plans, random_plans
+from tests.kits.families.step_plans import (
+    NUM_BLOCKS,
+    Rows,
+    check_rows,
+    greedy_plans,
+    mixed_plans,
+    random_plans,
+)
 
 GREEDY_PROMPT = LENGTH - 64
 TOLERANCE = 1e-4  # of a logit, in fp32
@@ -135,7 +142,4 @@ def _continued(name: str, tokens: list[int]) -> list[int]:
 
 def _check(model: FamilyModel, world: int, compute: str, plans: list[StepPlan], rows: Rows) -> None:
     computed = plan_logits(model.directory, world, plans, NUM_BLOCKS, MODES[compute])
-    for found, wanted in zip(computed, rows, strict=True):
-        assert len(found) == len(wanted)
-        for row, (key, length) in zip(found, wanted, strict=True):
-            torch.testing.assert_close(row, model.logits[key][length - 1], atol=TOLERANCE, rtol=0)
+    check_rows(computed, rows, model.logits, TOLERANCE)

@@ -4,12 +4,26 @@ Each function gives plans, and for each plan the rows of logits that it samples,
 """
 
 import random
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
 
 from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.engine.plans import Blocks, new_sequence
 
 Rows = list[list[tuple[str, int]]]
 NUM_BLOCKS = 64
+
+
+def check_rows(
+    computed: Sequence[Sequence[Tensor]], rows: Rows, logits: Mapping[str, Tensor], tolerance: float
+) -> None:
+    """Compares the rows that plans gave with the logits of whole texts, each [tokens, vocab]."""
+    for found, wanted in zip(computed, rows, strict=True):
+        assert len(found) == len(wanted)
+        for row, (key, length) in zip(found, wanted, strict=True):
+            torch.testing.assert_close(row, logits[key][length - 1], atol=tolerance, rtol=0)
 
 
 def mixed_plans(a: list[int], b: list[int], c: list[int]) -> tuple[list[StepPlan], Rows]:

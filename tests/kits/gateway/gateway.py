@@ -46,7 +46,7 @@ from tests.kits.constants import settings_with_constants
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 GROUP = "g0"
 _ENDS_S = 5.0  # handlers that were cancelled end in a few rounds of the loop
@@ -71,13 +71,6 @@ CUSTOM_PARTS: tuple[AnswerPart, ...] = (
     *(ToolCallPart(index=0, arguments=_ARGUMENTS[at : at + 5]) for at in range(0, len(_ARGUMENTS), 5)),
     ToolCallPart(index=1, call_id="call_w", name="weather", arguments='{"city":"Ulm"}'),
 )
-
-
-async def eventually(condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-    """Returns when the condition holds."""
-    async with asyncio.timeout(timeout_s):
-        while not condition():  # noqa: ASYNC110 (conditions are of many kinds)
-            await asyncio.sleep(0.002)
 
 
 @dataclass
@@ -131,7 +124,7 @@ class Fleet:
         return self.cancelled.setdefault(request_id, asyncio.Event())
 
     async def wait_requests(self, count: int) -> None:
-        await eventually(lambda: len(self.requests) >= count)
+        await until(lambda: len(self.requests) >= count)
 
     async def _requested(self, message: Message) -> None:
         request = decode(message.data, GenerateRequest)
@@ -268,7 +261,7 @@ class Gateway:
         return count
 
     async def wait_idle(self) -> None:
-        await eventually(lambda: not self.running)
+        await until(lambda: not self.running)
 
     async def wait_cancelled(self) -> None:
         """Waits until every request of the fleet is cancelled."""

@@ -1,6 +1,5 @@
 """Groups of rank processes that share a Redis, for tests of blocks that one writes and another one reads."""
 
-import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +11,8 @@ from services.worker.rank_protocol.kv_messages import KVStoreConfig
 from shared.kv_hash import PREFIX_PATTERN
 from shared.messages import Done, GenerateRequest, Usage
 from tests.kits.engine.rank_options import rank_options
-from tests.kits.waiting import PATIENCE_S
-from tests.kits.worker.leader import Kit, RedisIndex, chat
+from tests.kits.waiting import until
+from tests.kits.worker.leader import Kit, RedisIndex, chat, tokens_of
 
 ALWAYS = KVOptions(kv_fetch="always", kv_lookup_timeout_s=2.0, kv_fetch_timeout_s=10.0)
 PROMPT = [(7 * i) % 251 for i in range(200)]
@@ -59,6 +58,18 @@ def usage_of(frames: Any) -> Usage:
 
 async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
     """Waits until the store has `blocks` blocks and the index lists some."""
-    async with asyncio.timeout(PATIENCE_S):
-        while len(await index.redis.keys(PREFIX_PATTERN)) < blocks or not index.held:  # noqa: ASYNC110
-            await asyncio.sleep(0.02)
+
+    async def has_all() -> bool:
+        return len(await index.redis.keys(PREFIX_PATTERN)) >= blocks and bool(index.held)
+
+    await until(has_all, every_s=0.02)
+
+
+async def write_turns(kit: Kit, index: RedisIndex) -> tuple[list[int], list[int]]:
+    """Has a group write two turns to the store; returns the second prompt, and what was answered to it."""
+    first = tokens_of(await kit.run(ask("a", PROMPT, temperature=1.0)))
+    await settled(kit, index, 13)
+    longer = PROMPT + first + [1, 2, 3]
+    warm = tokens_of(await kit.run(ask("b", longer, temperature=1.0)))
+    await settled(kit, index, (len(longer) + 24 - 1) // 16)
+    return longer, warm

@@ -48,7 +48,7 @@ from shared.messages import (
 from shared.telemetry.service_registry import ServiceRegistry
 from shared.telemetry.spans.facts import SpanSink
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.loop_carrier import LoopCarrier
 from tests.kits.worker.options import record_limits, scheduler_limits
 
@@ -276,9 +276,7 @@ class Kit:
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
         """Waits for a condition, polled every few milliseconds."""
-        async with asyncio.timeout(timeout_s):
-            while not condition():  # noqa: ASYNC110 (it is about the state, not about an event)
-                await asyncio.sleep(0.003)
+        await until(condition, timeout_s)
 
 
 def chat(request_id: str, text: str = "hello", **fields: Any) -> GenerateRequest:

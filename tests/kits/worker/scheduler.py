@@ -1,7 +1,8 @@
 """Drives a scheduler as the leader's loop does, with an engine that computes plans immediately."""
 
+import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from services.worker.domain.blocks.names import BlockNames
@@ -74,6 +75,43 @@ class Run:
             pass
         if self.results:
             self.book()
+
+    def run_with_cancels(
+        self,
+        coming: list[Sequence],
+        expected: Mapping[str, Output],
+        chance: random.Random,
+        *,
+        cancelled_share: float,
+        disturb: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Runs sequences that come, and are cancelled, at random; checks what each of them got."""
+        known, cancelled = {sequence.request_id: sequence for sequence in coming}, set[str]()
+        for _ in range(20_000):
+            while coming and chance.random() < 0.4:
+                self.scheduler.add(coming.pop(0))
+            may_wait = len(self.results) <= self.run_ahead
+            if self.results and (not may_wait or chance.random() < 0.3 or not self.submit()):
+                self.book()
+            elif not self.results:
+                self.submit()
+            if chance.random() < cancelled_share and (
+                alive := self.scheduler.running + self.scheduler.waiting
+            ):
+                victim = chance.choice(alive)
+                self.scheduler.end(victim)
+                cancelled.add(victim.request_id)
+                self.scheduler.check_invariants()
+            disturb()
+            if not coming and not self.scheduler.has_work and not self.results:
+                break
+        else:
+            raise AssertionError("it does not come to an end")
+        assert self.outputs.keys() | cancelled == expected.keys()
+        assert self.outputs == {name: expected[name] for name in self.outputs}
+        for name in cancelled:
+            tokens = known[name].tokens[known[name].prompt_len :]
+            assert tokens == expected[name][0][: len(tokens)]
 
     def finish(self) -> None:
         while self.scheduler.has_work or self.results:

@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from benchmarks.lib.child import ChildObject
 from benchmarks.lib.measuring import BenchError
+from tests.kits.waiting import wait_for
 
 HELPER = "tests.kits.bench.child_calls:Helper"
 
@@ -72,10 +72,7 @@ def test_it_cannot_outlive_its_parent(tmp_path: Path) -> None:
         pid = int(parent.stdout.readline())
     parent.kill()
     parent.wait()
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline and _runs(pid):
-        time.sleep(0.01)
-    assert not _runs(pid)
+    wait_for(lambda: not _runs(pid), "the helper ends", 10)
 
 
 def _runs(pid: int) -> bool:

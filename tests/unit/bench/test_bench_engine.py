@@ -38,9 +38,8 @@ from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from tests.kits.bench.reports import REPORT, ROW, known_bandwidth
-from tests.kits.e2e.stack import wait_for
 from tests.kits.engine.shared_fork_server import sharing
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, wait_for
 
 
 @pytest.fixture(scope="module", autouse=True)

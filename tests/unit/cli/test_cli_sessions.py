@@ -4,7 +4,7 @@ import asyncio
 import io
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +14,15 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 from cli.__main__ import app
-from cli.console import CommandError
 from cli.sessions.view import detail, listing, size
 from shared import subjects
 from shared.codec import pack_tokens
 from shared.messages import ChatMessage, ModelCard, SessionRecord
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.session_services import SessionServices
+from tests.kits.ryz_command import Ryz, refused, ryz_command
 
 TENANT = "default"
-Ryz = Callable[..., Awaitable[Result]]
 
 
 @pytest_asyncio.fixture
@@ -40,15 +39,8 @@ def services(gateway: Gateway) -> SessionServices:
 
 @pytest.fixture
 def ryz(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ryz:
-    """Runs a command in a thread, while the gateway runs in this event loop."""
     monkeypatch.chdir(tmp_path)
-
-    async def run(*args: str, stdin: bytes | None = None) -> Result:
-        words = ["sessions", *args, "--url", gateway.url]
-        result: Result = await asyncio.to_thread(CliRunner().invoke, app, words, input=stdin)
-        return result
-
-    return run
+    return ryz_command("sessions", "--url", gateway.url)
 
 
 def add(services: SessionServices, session_id: str, **more: Any) -> None:
@@ -73,12 +65,6 @@ def ok(result: Result) -> str:
 
 def names_in(folder: Path) -> list[str]:
     return [path.name for path in folder.iterdir()]
-
-
-def refused(result: Result, exit_code: int) -> str:
-    assert isinstance(result.exception, CommandError), result.output
-    assert result.exception.exit_code == exit_code, result.exception
-    return str(result.exception)
 
 
 async def test_from_the_beginning_to_the_end(ryz: Ryz, services: SessionServices) -> None:

@@ -149,9 +149,7 @@ async def test_the_later_of_two_callers_in_one_process_keeps_it(
     leader = await Leader(bus, "g0", 2, kept=3, silent=1).start()
     target = AttachTarget("r", "default")
     first = asyncio.create_task(attach(client, target, needed_seq=0, find_s=30, timeout_s=60))
-    async with asyncio.timeout(PATIENCE_S):
-        while not leader.asked:  # noqa: ASYNC110 (a fake)
-            await asyncio.sleep(0.001)
+    await until(lambda: bool(leader.asked))
     (waiting,) = leader.inboxes
     leader.request = msgspec.structs.replace(leader.request, attempt=3)
     later = await attach(client, target, needed_seq=0, find_s=2, timeout_s=5)
@@ -316,9 +314,7 @@ async def test_a_loss_after_attaching(
             await asyncio.wait_for(found.stream.next_frame(), PATIENCE_S)
         assert published == []
         return
-    async with asyncio.timeout(PATIENCE_S):
-        while not published:  # noqa: ASYNC110 (a fake)
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(published))
     tokens = [0, 1, 2] if first_seq == 0 else [7, 1, 2]
     assert published[0].resume == ResumePoint(token_ids=[pack_tokens(tokens)], next_seq=4)
     assert (published[0].attempt, published[0].note) == (2, b"n")

@@ -11,8 +11,8 @@ from shared.client.generation.frames import unwanted as unwanted_frames
 from shared.client.generation.frames.unwanted import MAX_KNOWN, PATIENCE_S, UnwantedFrames
 from shared.codec import decode, encode
 from shared.messages import Accepted, AnyFrame, Cancel, Delta, FrameBatch, GenerateRequest, Tokens
-from tests.kits.gateway.gateway import eventually
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import until
 
 
 def test_only_what_goes_on_is_cancelled_and_not_too_often() -> None:
@@ -92,7 +92,7 @@ async def test_what_was_left_runs_on_and_what_is_accepted_for_no_caller_ends() -
         for name in ("r", "gone"):
             accepted = Accepted(request_id=name, attempt=2, group="g1", instance_id="i")
             await bus.publish(client.reply_to, encode(FrameBatch(frames=[accepted], group="g1")))
-        await eventually(lambda: bool(cancels))
+        await until(lambda: bool(cancels))
         assert [(one.request_id, one.attempt, one.instance_id) for one in cancels] == [("gone", 2, "i")]
     finally:
         await client.close()

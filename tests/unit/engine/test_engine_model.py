@@ -26,7 +26,7 @@ from tests.kits.engine.rank_threads import (
 )
 from tests.kits.engine.small_models import all_models
 from tests.kits.families.models import family_model
-from tests.kits.families.step_plans import mixed_plans, random_plans
+from tests.kits.families.step_plans import check_rows, mixed_plans, random_plans
 
 LENGTH = 100  # tokens; longer than the sliding windows and original context lengths of the variants
 ORIGINAL = {"max_position_embeddings": 32}
@@ -123,10 +123,7 @@ def test_logits_equal_transformers(models: dict[str, Path], name: str, world: in
     plans, rows = mixed_plans(*(some_tokens(LENGTH, seed) for seed in seeds.values()))
     expected = {key: _expected(models[name], seed) for key, seed in seeds.items()}
     computed = plan_logits(models[name], world, plans, compute=COMPUTES[compute])
-    for found, wanted in zip(computed, rows, strict=True):
-        assert len(found) == len(wanted)
-        for row, (key, length) in zip(found, wanted, strict=True):
-            torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)
+    check_rows(computed, rows, expected, 1e-4)
 
 
 @pytest.mark.parametrize("name", ["plain", "dynamic", "mistral", "qwen2, windows", "qwen3, layer types"])
@@ -145,10 +142,7 @@ def test_random_batches_equal_transformers(
     assert any(plan.release for plan in plans)
     expected = {key: _expected(models[name], number) for key, number in seeds.items()}
     computed = plan_logits(models[name], world, plans, compute=COMPUTES[compute])
-    for found, wanted in zip(computed, rows, strict=True):
-        assert len(found) == len(wanted)
-        for row, (key, length) in zip(found, wanted, strict=True):
-            torch.testing.assert_close(row, expected[key][length - 1], atol=1e-4, rtol=0)
+    check_rows(computed, rows, expected, 1e-4)
 
 
 @pytest.mark.parametrize("name", ["plain", "mistral"])

@@ -10,7 +10,6 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.kits.e2e.stack import wait_for
 from tests.kits.programs.launch import (
     Program,
     ProgramServer,
@@ -20,7 +19,7 @@ from tests.kits.programs.launch import (
     start_program,
 )
 from tests.kits.programs.messages import ADDRESS
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, wait_for
 
 TOOL = "json.tool"  # reads JSON from stdin and writes it to stdout
 

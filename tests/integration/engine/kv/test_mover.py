@@ -20,7 +20,8 @@ from services.worker.rank_protocol.kv_messages import (
 )
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
 from shared.kv_hash import data_key, head_field
-from tests.kits.engine.kv_moves import HEAD_BYTES, FakeBlocks, client, eventually, names, rank, said
+from tests.kits.engine.kv_moves import HEAD_BYTES, FakeBlocks, client, names, rank, said
+from tests.kits.waiting import wait_for
 from tests.kits.worker.options import kv_store
 
 
@@ -260,7 +261,7 @@ def test_the_channel_serves_a_leader_and_ends_with_it(redis_url: str) -> None:
         assert (fetched.fetch_id, said(fetched)) == (5, {"count": 3})
         assert np.array_equal(blocks.data[8:11], blocks.data[:3])
         assert _threads() >= {"kv-channel", "kv-reader", "kv-writer"}
-    eventually(lambda: not _threads())
+    wait_for(lambda: not _threads())
 
 
 def test_a_leader_that_left_is_not_missed(redis_url: str, capfd: pytest.CaptureFixture[str]) -> None:
@@ -268,7 +269,7 @@ def test_a_leader_that_left_is_not_missed(redis_url: str, capfd: pytest.CaptureF
     mover = kv_channel.start(own.detach(), _config(redis_url), FakeBlocks(range(2)))
     leader.close()
     mover.copy_out([StoreBlock(at, name) for at, name in enumerate(names(40))])
-    eventually(lambda: not _threads())
+    wait_for(lambda: not _threads())
     mover.copy_out([StoreBlock(1, names(1)[0])])
     assert capfd.readouterr() == ("", "")
 
@@ -282,7 +283,7 @@ def test_what_is_no_frame_ends_the_channel_and_is_reported(
         leader.sendall(b"\xff" * 64)
         leader.settimeout(5)
         assert leader.recv(1) == b""
-    eventually(lambda: not _threads())
+    wait_for(lambda: not _threads())
     assert "a frame of 4294967295 bytes" in capfd.readouterr().err
 
 

@@ -14,18 +14,9 @@ from services.worker.engine.kv_transfer.kv_link import ConnectionLost, StoreLink
 from services.worker.engine.kv_transfer.kv_values import HEADER_BYTES
 from services.worker.rank_protocol.kv_messages import FetchBlocks, KVStoreConfig
 from shared.kv_hash import data_key
-from tests.kits.engine.kv_moves import (
-    HEAD_BYTES,
-    FakeBlocks,
-    Rank,
-    client,
-    eventually,
-    names,
-    rank,
-    said,
-    server,
-)
+from tests.kits.engine.kv_moves import HEAD_BYTES, FakeBlocks, Rank, client, names, rank, said, server
 from tests.kits.servers import RedisServer
+from tests.kits.waiting import wait_for
 from tests.kits.worker.options import kv_store
 
 TIMEOUT_S = 0.3
@@ -45,7 +36,7 @@ def _config(url: str, timeout_s: float = TIMEOUT_S) -> KVStoreConfig:
 
 def _works_again(one: Rank) -> None:
     """Waits until the circuits of both threads are closed, then asserts that storing and fetching work."""
-    eventually(lambda: not _drops(one) and not said(one.fetch([])))
+    wait_for(lambda: not _drops(one) and not said(one.fetch([])))
     stored = names(5)
     one.store(stored)
     assert one.reports.stored[-1].names.endswith(stored[-1])
@@ -243,7 +234,7 @@ def test_closing_waits_neither_for_the_store_nor_for_the_queue() -> None:
         began = time.monotonic()
         one.mover.close()
         assert time.monotonic() - began < 5, "it waited for the store, which has 10 s"
-        eventually(lambda: not [t for t in threading.enumerate() if t.name in ("kv-writer", "kv-reader")])
+        wait_for(lambda: not [t for t in threading.enumerate() if t.name in ("kv-writer", "kv-reader")])
         one.mover.close()
         silent.set()
 

@@ -14,7 +14,7 @@ from shared.messages.base import BACKGROUND_PRIORITY
 from tests.integration.gateway.batches.test_batches_openai import ended, lines_of, submitted, when
 from tests.kits.gateway.batch_stack import BatchGateway, batch_gateway, chat_lines, null_leader
 from tests.kits.servers import NatsServer
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import until
 
 
 async def test_another_gateway_goes_on(broker: NatsServer, tmp_path: Path) -> None:
@@ -37,9 +37,11 @@ async def test_another_gateway_goes_on(broker: NatsServer, tmp_path: Path) -> No
                 (subjects.LINES_STREAM, subjects.batch_line("*", "*")),
                 (subjects.RESULTS_STREAM, subjects.batch_result("*", "*")),
             ):
-                async with asyncio.timeout(PATIENCE_S):
-                    while await jetstream.read(stream, pattern, 0):  # noqa: ASYNC110 (the broker has no event)
-                        await asyncio.sleep(0.05)
+
+                async def is_empty(stream: str = stream, pattern: str = pattern) -> bool:
+                    return not await jetstream.read(stream, pattern, 0)
+
+                await until(is_empty, every_s=0.05)
             await jetstream.stop()
     assert {request.priority for request in seen} == {BACKGROUND_PRIORITY}
     assert {request.session for request in seen} == {None}

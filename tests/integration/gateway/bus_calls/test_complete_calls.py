@@ -13,9 +13,9 @@ from shared import subjects
 from shared.bus import Message
 from shared.errors import InvalidRequest
 from shared.subjects import Caller
-from tests.kits.gateway.gateway import WORDS, Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import WORDS, Gateway, running_gateway
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "secret-key-of-ada"
@@ -144,7 +144,7 @@ async def test_a_service_outside_does_not_take_all_slots(gateway: Gateway, bus: 
         asyncio.create_task(ask(bus, HELLO, model="slow", caller=OUTSIDE, headers={"Ryz-Timeout-Ms": "600"}))
         for _ in range(2)
     ]
-    await eventually(lambda: gateway.running == 2)
+    await until(lambda: gateway.running == 2)
     status, answer, _ = await ask(bus, HELLO, caller=OUTSIDE)
     assert (status, answer["error"]["code"]) == (429, "rate_limited")
     assert refused() == before + 1

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.kits.gateway.edge_requests import BODY, HEAD, POST, QUICK, refused, serves
-from tests.kits.gateway.gateway import eventually, running_gateway
+from tests.kits.gateway.gateway import running_gateway
 from tests.kits.gateway.raw_http import RawConnection, ask, raw_connection
 from tests.kits.tls import Authority
+from tests.kits.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -33,7 +34,7 @@ async def test_connections_of_one_address_are_bounded() -> None:
                 await other.send(HEAD + b"\r\n")
                 assert (await other.answer()).status == 200
         await held[0].__aexit__(None, None, None)
-        await eventually(lambda: gateway.metric("ryz_gateway_connections") == 2)
+        await until(lambda: gateway.metric("ryz_gateway_connections") == 2)
         assert (await ask(gateway.port, HEAD + b"\r\n")).status == 200
         for one in held[1:]:
             await one.__aexit__(None, None, None)
@@ -69,12 +70,10 @@ async def test_partial_headers_of_all_are_bounded() -> None:
         # all has arrived: what is not held was refused
         num_held = 2**20 // len(partial)
         num_refused = len(connections) - num_held
-        await eventually(lambda: refused(gateway, "partial_headers") == num_refused)
-        await eventually(
-            lambda: gateway.metric("ryz_gateway_partial_header_bytes") == num_held * len(partial)
-        )
+        await until(lambda: refused(gateway, "partial_headers") == num_refused)
+        await until(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == num_held * len(partial))
         answers = [asyncio.create_task(connection.answer()) for connection in connections]
-        await eventually(lambda: sum(answer.done() for answer in answers) == num_refused)
+        await until(lambda: sum(answer.done() for answer in answers) == num_refused)
         full = [answer.result() for answer in answers if answer.done()]
         assert {(answer.status, answer.error["code"]) for answer in full} == {(503, "partial_headers")}
         assert gateway.metric("ryz_gateway_partial_header_bytes") <= 2**20
@@ -84,7 +83,7 @@ async def test_partial_headers_of_all_are_bounded() -> None:
         await serves(gateway.port)
         for one in held:
             await one.__aexit__(None, None, None)
-        await eventually(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == 0)
+        await until(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == 0)
 
 
 async def test_the_address_that_holds_most_of_the_partial_headers_gives_way() -> None:
@@ -97,11 +96,11 @@ async def test_the_address_that_holds_most_of_the_partial_headers_gives_way() ->
             await connection.send((HEAD + b"X-A: ").ljust(num_bytes - number, b"a"))
             held.append(connection)
         full = sum(65_000 - number for number in range(15)) + 65_400 - 15 + 8000 - 16
-        await eventually(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == full)
+        await until(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == full)
         for _ in range(3):
             async with raw_connection(gateway.port) as connection:
                 await connection.send(POST + b"X-A: " + b"a" * 8000)
-                await eventually(lambda: gateway.metric("ryz_gateway_partial_header_bytes") != full)
+                await until(lambda: gateway.metric("ryz_gateway_partial_header_bytes") != full)
                 await connection.send(b"\r\nContent-Length: %d\r\n\r\n" % len(BODY) + BODY)
                 assert (await connection.answer()).status == 200
         answer = await held[0].answer()  # largest partial header; the others stay open
@@ -127,7 +126,7 @@ async def test_a_tls_handshake_has_a_deadline(tmp_path: Path) -> None:
             assert await connection.closed(3)
         assert gateway.metric("ryz_gateway_closed_connections_total", reason="tls_handshake") == 2
         assert gateway.metric("ryz_gateway_closed_connections_total", reason="first_byte") == 1
-        await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
+        await until(lambda: gateway.metric("ryz_gateway_connections") == 0)
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, ssl=context)
         secured = RawConnection(reader, writer)
         await secured.send(POST + b"Content-Length: %d\r\n\r\n" % len(BODY) + BODY)

@@ -8,8 +8,9 @@ import pytest
 import pytest_asyncio
 
 from tests.kits.gateway.edge_requests import HEAD, QUICK, refused, serves
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.raw_http import RawConnection, ask, raw_connection
+from tests.kits.waiting import until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -71,7 +72,7 @@ async def test_an_endless_header_is_not_buffered(gateway: Gateway) -> None:
             sent += 65_536
             await asyncio.sleep(0)
         assert sent < 20_000_000
-    await eventually(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == 0)
+    await until(lambda: gateway.metric("ryz_gateway_partial_header_bytes") == 0)
 
 
 async def test_headers_that_come_slowly_get_a_408(gateway: Gateway) -> None:

@@ -17,10 +17,10 @@ import pytest
 from cli.stack.probes import Probes
 from shared.lifecycle import Service
 from shared.settings import CommonSettings
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.raw_http import RawConnection, ask, raw_connection
 from tests.kits.tls import Authority
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 HEAD = b"GET /live HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 BODY = b'{"model":"demo","messages":[{"role":"user","content":"Hello"}]}'
@@ -62,7 +62,7 @@ async def test_those_who_talk_get_through(sent: bytes) -> None:
         if sent.endswith(b"\r\n\r\n"):
             for connection in held:
                 assert (await connection.answer()).status in (200, 404)
-        await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
+        await until(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
         for _ in range(3 * LIMIT):
             assert (await ask(gateway.port, post(BODY))).status == 200
             assert gateway.metric("ryz_gateway_connections") <= LIMIT
@@ -90,7 +90,7 @@ async def test_those_who_talk_get_through_while_held_ones_are_opened_again(sent:
 
         async with asyncio.TaskGroup() as attackers:
             tasks = [attackers.create_task(hold()) for _ in range(LIMIT)]
-            await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
+            await until(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
             await asyncio.sleep(0.05)
             statuses = [(await ask(gateway.port, post(BODY))).status for _ in range(100)]
             for task in tasks:
@@ -142,14 +142,14 @@ async def test_a_handshake_that_does_not_end_gives_way(tmp_path: Path) -> None:
     async with running_gateway(http_max_connections_per_address=LIMIT, **tls) as gateway:
         context = ssl.create_default_context(cafile=authority.ca)
         async with holding(gateway.port, LIMIT, b"\x16\x03\x01\x02\x00\x01\x00"):
-            await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
+            await until(lambda: gateway.metric("ryz_gateway_connections") == LIMIT)
             for _ in range(LIMIT):
                 reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port, ssl=context)
                 connection = RawConnection(reader, writer)
                 await connection.send(post(BODY))
                 assert (await connection.answer()).status == 200
                 writer.close()
-        await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
+        await until(lambda: gateway.metric("ryz_gateway_connections") == 0)
         assert was_evicted(gateway) > 0
     gc.collect()
     assert not errors

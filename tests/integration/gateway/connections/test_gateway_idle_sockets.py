@@ -13,9 +13,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.raw_http import RawAnswer, raw_connection
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 LIMIT = 8
 PATHS = ("/v1/realtime", "/v1/responses")
@@ -70,9 +70,9 @@ async def test_silent_sockets_do_not_lock_their_address_out(path: str) -> None:
                 assert (await chat(gateway)).status == 200
             assert await close_code(sockets[0]) == 1013
             assert gateway.metric("ryz_gateway_closed_connections_total", reason="address_gave_way") >= 1
-            await eventually(lambda: gateway.metric("ryz_gateway_connections") == LIMIT - 1)
+            await until(lambda: gateway.metric("ryz_gateway_connections") == LIMIT - 1)
             await (await sockets[1].ping())  # one was enough
-        await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
+        await until(lambda: gateway.metric("ryz_gateway_connections") == 0)
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -163,6 +163,6 @@ async def test_a_socket_whose_client_answers_no_close_frame_gives_way_as_well() 
             b"Connection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
             b"Sec-WebSocket-Version: 13\r\n\r\n"
         )
-        await eventually(lambda: gateway.metric("ryz_gateway_realtime_sockets") == 1)
+        await until(lambda: gateway.metric("ryz_gateway_realtime_sockets") == 1)
         assert (await chat(gateway)).status == 200
         assert await silent.closed(5)

@@ -12,8 +12,8 @@ import httpx
 import pytest
 
 from shared.messages import ChatMessage, SessionRecord
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S, until
 
 CHAT = "/v1/chat/completions"
 MESSAGES = [{"role": "user", "content": "Hello"}]
@@ -57,7 +57,7 @@ async def test_streams_that_are_not_read_are_cut_off_and_take_little_memory() ->
             await ask(stack, gateway, model="flood", stream=True)
         await gateway.fleet.wait_requests(8)
         p99_s = await p99_of_another(gateway)
-        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 8)
+        await until(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 8)
         for request in gateway.fleet.requests:
             if request.model == "flood":
                 await gateway.fleet.cancel_of(request.request_id).wait()
@@ -65,7 +65,7 @@ async def test_streams_that_are_not_read_are_cut_off_and_take_little_memory() ->
         print(f"8 streams not read: another client's p99 {p99_s * 1e3:.0f} ms, {grown_mb:.0f} MB more memory")
         assert grown_mb < 200
         assert p99_s < 2
-        await eventually(lambda: gateway.running == 0)
+        await until(lambda: gateway.running == 0)
 
 
 async def test_a_whole_answer_that_is_not_read_is_cut_off() -> None:
@@ -73,8 +73,8 @@ async def test_a_whole_answer_that_is_not_read_is_cut_off() -> None:
         gateway = await stack.enter_async_context(running_gateway(write_timeout_s=0.5))
         await ask(stack, gateway, model="long")
         await gateway.fleet.wait_requests(1)
-        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1)
-        await eventually(lambda: gateway.running == 0)
+        await until(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1)
+        await until(lambda: gateway.running == 0)
 
 
 async def test_a_slow_reader_that_reads_gets_all_of_it() -> None:
@@ -98,7 +98,7 @@ async def test_a_stream_with_a_grace_waits_for_a_reader_that_was_cut_off() -> No
             running_gateway(write_timeout_s=0.5, stream_grace_s=30, stream_max_grace_s=30)
         )
         await ask(stack, gateway, model="flood", stream=True)
-        await eventually(lambda: gateway.metric("ryz_gateway_parked_streams") == 1)
+        await until(lambda: gateway.metric("ryz_gateway_parked_streams") == 1)
         (request,) = gateway.fleet.requests
         assert not gateway.fleet.cancel_of(request.request_id).is_set()
         assert gateway.metric("ryz_gateway_slow_readers_total") == 1
@@ -115,8 +115,8 @@ async def test_the_answers_of_one_tenant_take_their_share_of_the_memory() -> Non
         http = await stack.enter_async_context(httpx.AsyncClient(base_url=gateway.url, timeout=20))
         answer = await http.post(CHAT, json={"model": "demo", "messages": MESSAGES}, headers=birch)
         assert answer.status_code == 200
-        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1)
-        await eventually(lambda: gateway.running == 0)
+        await until(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1)
+        await until(lambda: gateway.running == 0)
         answer = await http.post(CHAT, json={"model": "demo", "messages": MESSAGES}, headers=birch)
         assert answer.status_code == 200
 
@@ -176,12 +176,12 @@ async def test_exports_that_are_not_read_count_with_the_answers_of_their_tenant(
         birch = await export_unread(stack, gateway, "secret-b")
         acme = [await export_unread(stack, gateway, "secret-a") for _ in range(5)]
         # two exports fit into half of the memory, which is the limit of one tenant
-        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 3)
-        await eventually(lambda: gateway.running == 3)
+        await until(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 3)
+        await until(lambda: gateway.running == 3)
         whole = [await read_all(one) > 12_000_000 for one in (birch, *acme)]
         assert whole[0], "another tenant's answer is not touched"
         assert sum(whole) == 3
-        await eventually(lambda: gateway.running == 0)
+        await until(lambda: gateway.running == 0)
 
 
 async def read_all(asking: socket.socket) -> int:
@@ -202,8 +202,8 @@ async def test_exports_of_all_tenants_fit_into_the_memory() -> None:
         with_long_sessions(gateway, *"abcd")
         for name in "abcd":
             await export_unread(stack, gateway, f"secret-{name}")
-        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 2)
-        await eventually(lambda: gateway.running == 2)
+        await until(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 2)
+        await until(lambda: gateway.running == 2)
 
 
 async def test_an_export_whose_reader_takes_nothing_is_cut_off_and_counted() -> None:
@@ -211,8 +211,8 @@ async def test_an_export_whose_reader_takes_nothing_is_cut_off_and_counted() -> 
         gateway = await stack.enter_async_context(running_gateway(max_payload=2**24, write_timeout_s=0.5))
         with_long_sessions(gateway, "default")
         asking = await export_unread(stack, gateway, "any")
-        await eventually(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1)
-        await eventually(lambda: gateway.running == 0)
+        await until(lambda: gateway.metric("ryz_gateway_slow_readers_total") == 1)
+        await until(lambda: gateway.running == 0)
         assert await read_all(asking) < 12_000_000
 
 
@@ -221,6 +221,6 @@ async def test_a_gateway_that_stops_waits_for_no_reader_of_an_export() -> None:
         gateway = await stack.enter_async_context(running_gateway(max_payload=2**24, write_timeout_s=60))
         with_long_sessions(gateway, "default")
         await export_unread(stack, gateway, "any")
-        await eventually(lambda: gateway.running == 1)
+        await until(lambda: gateway.running == 1)
         async with asyncio.timeout(30):  # half of the time that the reader has
             await gateway.stack.aclose()

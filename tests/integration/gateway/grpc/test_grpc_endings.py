@@ -11,10 +11,11 @@ import pytest_asyncio
 from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from shared import subjects
 from shared.errors import TABLE
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.grpc_client import BareClient, bare_client, text_request
 from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.servers import free_port
+from tests.kits.waiting import until
 from tests.kits.worker.leader import null_engine
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -123,7 +124,7 @@ async def test_a_caller_that_leaves_cancels_its_generations(
     call.cancel()
     await gateway.wait_cancelled()
     await gateway.wait_idle()
-    await eventually(lambda: not gateway.metric("ryz_gateway_grpc_open_streams"))
+    await until(lambda: not gateway.metric("ryz_gateway_grpc_open_streams"))
 
 
 async def test_a_client_that_does_not_read_is_cut_off() -> None:
@@ -134,7 +135,7 @@ async def test_a_client_that_does_not_read_is_cut_off() -> None:
         call = client.stream()
         await call.write(text_request("flood", stream=True))
         await gateway.fleet.wait_requests(1)
-        await eventually(lambda: gateway.metric("ryz_gateway_grpc_slow_readers_total") > 0)
+        await until(lambda: gateway.metric("ryz_gateway_grpc_slow_readers_total") > 0)
         await gateway.wait_cancelled()
         call.cancel()
 
@@ -207,7 +208,7 @@ async def test_what_is_cancelled_is_free_at_the_leader() -> None:
             return measured("requests_total", outcome=outcome)
 
         # the leader keeps the deadline as well, and may be first
-        await eventually(lambda: ended("cancelled") + ended("deadline_exceeded") == 5)
+        await until(lambda: ended("cancelled") + ended("deadline_exceeded") == 5)
         assert ended("cancelled") >= 4
 
 

@@ -26,20 +26,6 @@ async def shared_gateway() -> AsyncIterator[Gateway]:
 
 
 @pytest_asyncio.fixture(loop_scope="module")
-async def gateway(shared_gateway: Gateway) -> Gateway:
-    """The gateway of this module, with the records of earlier tests removed."""
-    shared_gateway.fleet.requests.clear()
-    shared_gateway.fleet.headers.clear()
-    return shared_gateway
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
-        yield client
-
-
-@pytest_asyncio.fixture(loop_scope="module")
 async def sdk(gateway: Gateway) -> AsyncIterator[AsyncOpenAI]:
     async with AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="none", max_retries=0) as client:
         yield client

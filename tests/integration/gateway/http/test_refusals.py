@@ -25,20 +25,6 @@ async def shared_gateway() -> AsyncIterator[Gateway]:
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def gateway(shared_gateway: Gateway) -> Gateway:
-    """The gateway of this module, with the records of earlier tests removed."""
-    shared_gateway.fleet.requests.clear()
-    shared_gateway.fleet.headers.clear()
-    return shared_gateway
-
-
-@pytest_asyncio.fixture(loop_scope="module")
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
-        yield client
-
-
 def error_of(answer: httpx.Response) -> dict[str, Any]:
     body = answer.json()
     assert set(body) == {"error"}

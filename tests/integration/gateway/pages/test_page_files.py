@@ -16,8 +16,8 @@ from services.gateway.pages.cluster_events import MAX_VIEWERS
 from shared import subjects
 from shared.codec import encode
 from shared.messages import GroupDown, SessionTurn, SessionTurns
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S, until
 from tools.pages.vendored import VENDOR, read_table, wrong_files
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
@@ -29,12 +29,6 @@ HTML = {"Accept": "text/html,application/xhtml+xml;q=0.9,*/*;q=0.8"}
 async def gateway() -> AsyncIterator[Gateway]:
     async with running_gateway(api_keys=",".join(f"{key}:{name}" for name, key in KEYS.items())) as running:
         yield running
-
-
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url, timeout=10) as client:
-        yield client
 
 
 async def test_browsers_get_the_chat_and_others_the_index(http: httpx.AsyncClient) -> None:
@@ -135,7 +129,7 @@ async def test_viewers_are_bounded_and_leave_nothing_behind(
         for stream in streams:
             await stream.aclose()
     assert gateway.running == 0
-    await eventually(lambda: not gateway.fleet.tasks)
+    await until(lambda: not gateway.fleet.tasks)
     assert await first_events(http, "bob", "groups")
 
 

@@ -10,7 +10,7 @@ import pytest_asyncio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.kits.gateway.gateway import WORDS, Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import WORDS, Gateway, running_gateway
 from tests.kits.realtime.frames import (
     PING,
     FrameClient,
@@ -21,7 +21,7 @@ from tests.kits.realtime.frames import (
     right_frames,
     told,
 )
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 QUIET = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
@@ -100,7 +100,7 @@ async def test_pings_of_a_client_that_does_not_read_take_no_memory(gateway: Gate
     async with frame_client(gateway.port) as client:
         client.writer.transport.pause_reading()  # type: ignore[attr-defined]
         client.writer.write(told("request", id="flood", body=CHAT | {"model": "flood"}))
-        await eventually(lambda: gateway.running == 1)
+        await until(lambda: gateway.running == 1)
         await asyncio.sleep(0.3)
         before = resident_mib()
         many = frame(b"x" * 125, PING) * 1000
@@ -137,7 +137,7 @@ async def test_connections_count_for_the_tenant_that_a_message_names() -> None:
         ada = [await comes_in("ada") for _ in range(2)]
         for client in ada:
             client.writer.write(told("request", id="a", body=CHAT | {"model": "slow"}))
-        await eventually(lambda: gateway.running == 2)
+        await until(lambda: gateway.running == 2)
         refused = await comes_in("ada")
         assert (refused.messages[-1]["type"], refused.close_code) == ("error", 1008)
         bob.writer.write(told("ping"))

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from services.gateway.resources.stored_responses.kept_events import EventRoom
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S, until
 
 KEYS = "key-of-one:one,key-of-two:two"
 TWO = {"authorization": "Bearer key-of-two"}
@@ -191,7 +191,7 @@ async def test_a_caller_that_leaves_ends_its_response(gateway: Gateway, http: ht
     ) as answer:
         await answer.aiter_raw().__anext__()
     await gateway.wait_cancelled()
-    await eventually(lambda: not gateway.running)
+    await until(lambda: not gateway.running)
 
 
 async def test_events_that_are_kept_no_longer_are_a_410_until_the_end_and_then_made_again(

@@ -12,9 +12,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.tls import Authority
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 KEY = {"Authorization": "Bearer key-of-one"}
 
@@ -60,7 +60,7 @@ async def test_responses_follow_each_other_on_one_connection(gateway: Gateway) -
         roles = [message.role for message in messages]
         assert roles == ["user", "assistant", "tool", "tool", "assistant", "user"]
     assert gateway.metric("ryz_gateway_requests_total", route="/v1/responses", status="200") == 3
-    await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
+    await until(lambda: gateway.metric("ryz_gateway_connections") == 0)
 
 
 async def test_errors_are_events_and_the_connection_goes_on(gateway: Gateway) -> None:
@@ -104,8 +104,8 @@ async def test_a_client_that_leaves_ends_its_response(gateway: Gateway) -> None:
         for _ in range(6):
             await socket.recv()
     await gateway.wait_cancelled()
-    await eventually(lambda: not gateway.running)
-    await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
+    await until(lambda: not gateway.running)
+    await until(lambda: gateway.metric("ryz_gateway_connections") == 0)
 
 
 async def test_limits_of_connections_messages_and_time() -> None:
@@ -144,7 +144,7 @@ async def test_over_tls_and_after_another_request_on_the_connection(tmp_path: Pa
         context = ssl.create_default_context(cafile=authority.ca)
         async with connect(f"wss://127.0.0.1:{gateway.port}/v1/responses", ssl=context) as socket:
             assert (await asked(socket))[-1]["type"] == "response.completed"
-        await eventually(lambda: gateway.metric("ryz_gateway_connections") == 0)
+        await until(lambda: gateway.metric("ryz_gateway_connections") == 0)
     async with running_gateway() as gateway:  # a connection that was used before stays HTTP
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(

@@ -13,11 +13,11 @@ from services.gateway.resources.sessions import exported_file
 from shared import subjects
 from shared.codec import pack_tokens
 from shared.messages import ModelCard
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
+from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.raw_http import raw_connection
 from tests.kits.gateway.session_records import TENANT, TYPED, at, error_of, record, store
 from tests.kits.gateway.session_services import SessionServices, with_turn
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -207,9 +207,9 @@ async def test_files_of_sessions_are_read_one_at_a_time_tenant_by_tenant(
 
         try:
             imports = [bring("acme", f"a{n}") for n in range(8)]
-            await eventually(lambda: gateway.running == 8)
+            await until(lambda: gateway.running == 8)
             imports.append(bring("birch", "b"))
-            await eventually(lambda: gateway.running == 9)
+            await until(lambda: gateway.running == 9)
             assert len(order) == 1, "only one is in hand"
             chat = await http.post(
                 "/v1/chat/completions",

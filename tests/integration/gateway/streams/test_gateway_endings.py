@@ -11,8 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.kits.gateway.gateway import Gateway, eventually, running_gateway
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.gateway.gateway import Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S, until
 
 CHAT = "/v1/chat/completions"
 
@@ -89,10 +89,10 @@ async def test_leaving_in_the_middle_of_the_body_takes_no_slot() -> None:
     async with running_gateway() as gateway:
         raw = request_bytes("demo", stream=False)
         _, writer = await connect(gateway, raw[:-5])
-        await eventually(lambda: gateway.service.status().detail["bodies"] == 1)
+        await until(lambda: gateway.service.status().detail["bodies"] == 1)
         assert gateway.running == 0
         await hang_up(writer)
-        await eventually(lambda: gateway.service.status().detail["bodies"] == 0)
+        await until(lambda: gateway.service.status().detail["bodies"] == 0)
         assert gateway.fleet.requests == []
 
 
@@ -141,7 +141,7 @@ async def test_a_caller_that_does_not_read_is_given_up(monkeypatch: pytest.Monke
         _, writer = await connect(gateway, request_bytes("flood", stream=True, timeout=0.5))
         writer.transport.pause_reading()  # type: ignore[attr-defined]
         await gateway.fleet.wait_requests(1)
-        await eventually(lambda: not gateway.running)
+        await until(lambda: not gateway.running)
         assert time.monotonic() - began >= 0.5, "it has the whole time of its request"
         await gateway.wait_cancelled()
         await hang_up(writer)

@@ -12,8 +12,8 @@ from shared import subjects
 from shared.bus import Message
 from shared.codec import decode, encode
 from shared.messages import Attach, Attached, Cancel, GenerateRequest
-from tests.kits.gateway.gateway import GROUP, Gateway, eventually, running_gateway
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.gateway.gateway import GROUP, Gateway, running_gateway
+from tests.kits.waiting import PATIENCE_S, until
 
 BODY = b'{"model":"slow","stream":true,"messages":[{"role":"user","content":"x"}]}'
 
@@ -58,7 +58,7 @@ async def test_a_stream_whose_format_this_gateway_does_not_know_is_gone_and_ends
         async with httpx.AsyncClient(base_url=gateway.url) as http:
             answer = await http.get("/v1/streams/r-kept")
         assert (answer.status_code, answer.json()["error"]["code"]) == (410, "stream_gone")
-        await eventually(lambda: bool(run.cancels))
+        await until(lambda: bool(run.cancels))
 
 
 @pytest.mark.parametrize("mode", ["stream", "repeat"])
@@ -81,10 +81,10 @@ async def test_a_client_that_leaves_while_its_stream_is_looked_for(mode: str, gr
         await asyncio.sleep(0.05)  # the gateway notices the disconnect while the search runs
         run.answers.set()
         if grace_s and mode == "stream":
-            await eventually(lambda: parked(gateway) == 1)
+            await until(lambda: parked(gateway) == 1)
             assert run.cancels == []
             return
-        await eventually(lambda: bool(run.cancels))
+        await until(lambda: bool(run.cancels))
         assert (run.cancels[0].request_id, run.cancels[0].attempt) == ("r-kept", 3)
         await gateway.wait_idle()
         assert gateway.fleet.requests == []
@@ -97,7 +97,7 @@ async def test_a_stopping_gateway_leaves_a_stream_whose_answer_has_not_begun() -
         run.answers.set()
         reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
         writer.write(b"GET /v1/streams/r-kept HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        await eventually(lambda: gateway.metric("ryz_gateway_attached_streams_total") == 1)
+        await until(lambda: gateway.metric("ryz_gateway_attached_streams_total") == 1)
         await gateway.service.drain()
         await gateway.stack.aclose()
         assert (await reader.read()).startswith(b"HTTP/1.1 503")
@@ -126,7 +126,7 @@ def parked(gateway: Gateway) -> float:
 async def test_a_parked_stream_holds_a_slot_until_its_time_is_over() -> None:
     async with running_gateway() as gateway:
         await begin_and_leave(gateway, "1")
-        await eventually(lambda: parked(gateway) == 1)
+        await until(lambda: parked(gateway) == 1)
         assert gateway.running == 1
         request = gateway.fleet.requests[0]
         assert not gateway.fleet.cancel_of(request.request_id).is_set()
@@ -149,7 +149,7 @@ async def test_without_a_grace_it_is_cancelled_at_once(settings: dict[str, Any],
 async def test_a_default_grace_and_a_bound_on_parked_streams() -> None:
     async with running_gateway(stream_grace_s=30, stream_max_parked=1) as gateway:
         await begin_and_leave(gateway)
-        await eventually(lambda: parked(gateway) == 1)
+        await until(lambda: parked(gateway) == 1)
         await begin_and_leave(gateway)
         first, second = (one.request_id for one in gateway.fleet.requests)
         async with asyncio.timeout(20):  # less than the grace
@@ -161,7 +161,7 @@ async def test_a_default_grace_and_a_bound_on_parked_streams() -> None:
 async def test_a_stopping_gateway_does_not_wait_for_parked_streams_and_leaves_them() -> None:
     async with running_gateway(drain_timeout_s=60) as gateway:
         await begin_and_leave(gateway, "30")
-        await eventually(lambda: parked(gateway) == 1)
+        await until(lambda: parked(gateway) == 1)
         async with asyncio.timeout(20):  # less than the grace
             await gateway.service.drain()
         await gateway.stack.aclose()

@@ -65,12 +65,6 @@ async def gateway() -> AsyncIterator[Gateway]:
         yield running
 
 
-@pytest_asyncio.fixture(loop_scope="module")
-async def http(gateway: Gateway) -> AsyncIterator[httpx.AsyncClient]:
-    async with httpx.AsyncClient(base_url=gateway.url) as client:
-        yield client
-
-
 async def read(http: httpx.AsyncClient, kind: str, **changes: Any) -> PlainReader:
     """Streams one request and feeds the pieces to a reader as they arrive."""
     reader = PlainReader()

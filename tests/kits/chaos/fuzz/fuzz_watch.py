@@ -6,7 +6,8 @@ from pathlib import Path
 import httpx
 import psutil
 
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import wait_for
 
 SERVICES = ("gateway", "router", "router-2", "kvstate", "worker-g0", "worker-g1")
 KINDS = ["gateway", "kvstate", "router", "router", "worker", "worker"]

@@ -20,6 +20,7 @@ from cli.stack.servers import redis_server as stores
 from cli.stack.servers.redis_server import SOCKET_PATH_MAX, Store, find_redis, new_store_passwords, socket_dir
 from cli.stack.servers.stores import plan_stores
 from tests.kits.supervisor import options
+from tests.kits.waiting import wait_for
 
 MIB = 2**20
 ONCE = Retry(NoBackoff(), 0)
@@ -103,11 +104,8 @@ def running(store: Store) -> Iterator[None]:
         write_private(path, text)
     process = subprocess.Popen([find_redis(), str(store.config)], stdout=subprocess.DEVNULL)
     try:
-        give_up = time.monotonic() + 10
-        while not store.socket.exists():
-            assert process.poll() is None
-            assert time.monotonic() < give_up
-            time.sleep(0.01)
+        wait_for(lambda: store.socket.exists() or process.poll() is not None, "the store listens")
+        assert process.poll() is None
         yield
     finally:
         process.terminate()

@@ -3,7 +3,6 @@
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -36,6 +35,7 @@ from tests.kits.engine.rank_threads import (
     some_tokens,
 )
 from tests.kits.engine.small_models import all_models
+from tests.kits.waiting import wait_for
 
 TARGETS = targets()
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -289,19 +289,14 @@ def test_threads_end_with_the_computing(models: dict[str, Path]) -> None:
         names = [Path(f"/proc/self/task/{thread}/comm") for thread in os.listdir("/proc/self/task")]
         return sum(name.exists() and name.read_text() == "ryz-kernels\n" for name in names)
 
-    def wait_for(count: int) -> None:
-        # a thread sets its own name, and is still listed shortly after its end
-        deadline = time.monotonic() + 5
-        while helpers() != count:
-            assert time.monotonic() < deadline, f"{helpers()} threads, not {count}"
-
     gc.collect()
     before = helpers()
     model = models["plain"]
     with open_checkpoint(model) as checkpoint:
         compute = native_ranks(threads=3)(checkpoint, read_config(model), SingleRank(), 64)
     assert isinstance(compute, NativeCompute)
-    wait_for(before + 2)
+    # a thread sets its own name, and is still listed shortly after its end
+    wait_for(lambda: helpers() == before + 2, "two threads more")
     compute.close()
     compute.close()
-    wait_for(before)
+    wait_for(lambda: helpers() == before, "the threads end")

@@ -4,6 +4,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
+import structlog
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +15,4 @@ def restore_logging() -> Iterator[None]:
     yield
     root.handlers[:], root.level = before
     logging.captureWarnings(False)
+    structlog.reset_defaults()

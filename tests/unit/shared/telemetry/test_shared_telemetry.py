@@ -3,7 +3,6 @@
 import json
 import logging
 import warnings
-from collections.abc import Iterator
 
 import pytest
 import structlog
@@ -19,16 +18,6 @@ from shared.telemetry.request_ids import bind_request
 from shared.telemetry.trace_context import carry, inject, trace_id
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-
-
-@pytest.fixture(autouse=True)
-def restore_logging() -> Iterator[None]:
-    root = logging.getLogger()
-    before = root.handlers[:], root.level
-    yield
-    root.handlers[:], root.level = before
-    logging.captureWarnings(False)
-    structlog.reset_defaults()
 
 
 def test_json_lines_name_service_instance_request_and_trace(capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import psutil
 
 from shared.host.own_python import module_environment
-from tests.kits.e2e.stack import wait_for
+from tests.kits.waiting import wait_for
 
 BEGIN = """
 import json, os, signal, socket, sys, threading, types

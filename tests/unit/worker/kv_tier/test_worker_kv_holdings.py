@@ -17,7 +17,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared import kv_hash
 from shared.errors import Unavailable
 from shared.messages import BlocksCommitted
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import until
 from tests.kits.worker.kv_tier import Index
 from tests.kits.worker.leader import chat, leader_context
 
@@ -232,9 +232,7 @@ async def test_goes_on_after_trouble_and_rests_while_there_is_no_store() -> None
     behind = committer.behind
     await asyncio.sleep(0.03)
     committer.index.away = False
-    async with asyncio.timeout(PATIENCE_S):
-        while not committer.index.commits:  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
+    await until(lambda: bool(committer.index.commits))
     assert kv_hash.split(committer.index.held[0].names)
     task.cancel()
     with suppress(asyncio.CancelledError):

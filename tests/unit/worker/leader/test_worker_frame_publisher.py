@@ -10,7 +10,7 @@ from shared import codec
 from shared.errors import Internal, Unavailable
 from shared.messages import FrameBatch
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import until
 from tests.kits.worker.leader import chat, leader_context
 
 
@@ -87,9 +87,7 @@ async def test_frames_that_no_step_made_leave_in_the_next_round_with_those_that_
 async def test_frames_that_may_wait_leave_in_their_time() -> None:
     sending = Sending()
     sending.send("x", "a", within_s=0.01)
-    async with asyncio.timeout(PATIENCE_S):
-        while not sending.bus.sent:  # noqa: ASYNC110 (there is no event for it)
-            await asyncio.sleep(0.002)
+    await until(lambda: bool(sending.bus.sent))
     assert sending.bus.sent == [("x", ["a"])]
 
 

@@ -4,8 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,6 +16,7 @@ from services.worker.orchestrator.rank_process_handle import (
     runs,
     stat,
 )
+from tests.kits.waiting import wait_for
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc/PID/stat")
 
@@ -27,13 +27,6 @@ def process() -> Iterator["subprocess.Popen[bytes]"]:
     yield process
     process.kill()
     process.communicate()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.002)
 
 
 def state(pid: int) -> str:
@@ -48,18 +41,18 @@ def test_one_that_runs_has_no_code(process: "subprocess.Popen[bytes]") -> None:
 
 def test_one_that_is_stopped_or_goes_on_is_not_dead(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGSTOP)
-    until(lambda: state(process.pid) == "T")
+    wait_for(lambda: state(process.pid) == "T")
     assert SpawnedRank(process).describe_end() == "still running"
     process.send_signal(signal.SIGCONT)
-    until(lambda: state(process.pid) != "T")
+    wait_for(lambda: state(process.pid) != "T")
     assert SpawnedRank(process).describe_end() == "still running"
 
 
 def test_one_that_was_killed_while_it_was_stopped_is_dead(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGSTOP)
-    until(lambda: state(process.pid) == "T")
+    wait_for(lambda: state(process.pid) == "T")
     process.send_signal(signal.SIGKILL)
-    until(lambda: coming_exit_code(process.pid) == -signal.SIGKILL)
+    wait_for(lambda: coming_exit_code(process.pid) == -signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
@@ -89,8 +82,8 @@ def test_a_signal_is_named_before_and_after_the_process_is_collected(
     process: "subprocess.Popen[bytes]", end: signal.Signals, text: str
 ) -> None:
     process.send_signal(end)
-    until(lambda: coming_exit_code(process.pid) == -end)
-    until(lambda: not runs(process.pid))
+    wait_for(lambda: coming_exit_code(process.pid) == -end)
+    wait_for(lambda: not runs(process.pid))
     assert coming_exit_code(process.pid) == -end
     assert SpawnedRank(process).describe_end() == text
     process.wait(30)

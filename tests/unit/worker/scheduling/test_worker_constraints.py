@@ -125,27 +125,7 @@ def test_every_answer_is_that_of_an_undisturbed_run(
         sequence.enqueued_as(number)
         coming.append(sequence)
         expected[sequence.request_id] = output
-    known, cancelled = {sequence.request_id: sequence for sequence in coming}, set[str]()
-    for _ in range(20_000):
-        while coming and chance.random() < 0.4:
-            run.scheduler.add(coming.pop(0))
-        if run.results and (len(run.results) > run_ahead or chance.random() < 0.3 or not run.submit()):
-            run.book()
-        elif not run.results:
-            run.submit()
-        if chance.random() < 0.03 and (alive := run.scheduler.running + run.scheduler.waiting):
-            victim = chance.choice(alive)
-            run.scheduler.end(victim)
-            cancelled.add(victim.request_id)
-        if not coming and not run.scheduler.has_work and not run.results:
-            break
-    else:
-        pytest.fail("it does not come to an end")
-    assert run.outputs.keys() | cancelled == expected.keys()
-    assert {name: run.outputs[name] for name in run.outputs} == {n: expected[n] for n in run.outputs}
-    for name in cancelled:
-        tokens = known[name].tokens[known[name].prompt_len :]
-        assert tokens == expected[name][0][: len(tokens)]
+    run.run_with_cancels(coming, expected, chance, cancelled_share=0.03)
     assert (run.scheduler.blocks.num_free, engine.num_known) == (num_blocks, 0)
 
 

@@ -122,32 +122,13 @@ def test_everybody_gets_the_tokens_of_an_undisturbed_run(
     run = Run(Scheduler(blocks, limits, BlockNames("f", sharing=sharing)), compute, run_ahead)
     coming, expected = load(chance, num_blocks, engine)
     guess_most(run.scheduler, expected, chance)
-    known, cancelled = {sequence.request_id: sequence for sequence in coming}, set[str]()
-    for _ in range(20_000):
-        while coming and chance.random() < 0.4:
-            run.scheduler.add(coming.pop(0))
-        if run.results and (len(run.results) > run_ahead or chance.random() < 0.3 or not run.submit()):
-            run.book()
-        elif not run.results:
-            run.submit()
-        if chance.random() < 0.05 and (running := run.scheduler.running + run.scheduler.waiting):
-            victim = chance.choice(running)
-            run.scheduler.end(victim)
-            cancelled.add(victim.request_id)
-            run.scheduler.check_invariants()
+
+    def change_limit() -> None:
         if region and chance.random() < 0.2:
             blocks.set_limit(chance.choice([num_blocks, chance.randint(1, num_blocks)]))
             run.scheduler.check_invariants()
-        if not coming and not run.scheduler.has_work and not run.results:
-            break
-    else:
-        pytest.fail("it does not come to an end")
-    assert run.outputs.keys() | cancelled == expected.keys()
-    for name, output in run.outputs.items():
-        assert output == expected[name]
-    for name in cancelled:
-        tokens = known[name].tokens[known[name].prompt_len :]
-        assert tokens == expected[name][0][: len(tokens)]
+
+    run.run_with_cancels(coming, expected, chance, cancelled_share=0.05, disturb=change_limit)
     assert (blocks.num_free, blocks.num_used) == (blocks.limit, 0)
     assert (model.num_known, null.held_blocks) == (0, 0)
 

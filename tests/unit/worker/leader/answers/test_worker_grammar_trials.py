@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from services.worker.text.grammars.answer_grammar import AnswerForm
 from services.worker.text.grammars.limits import GrammarLimits
 from shared.messages import StructuredOutput, ToolDefinition, ToolUse
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.waiting import PATIENCE_S, until
+from tests.kits.waiting import PATIENCE_S, until, wait_for
 from tests.kits.worker.leader import Kit, chat, text_of
 
 LIMITS = GrammarLimits(intersections=1000)  # lets bombs pass that are refused otherwise
@@ -236,15 +235,10 @@ def test_a_leader_that_is_killed_leaves_no_process() -> None:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as leader:
         assert leader.stdout is not None
         process = int(leader.stdout.readline())
-        deadline = time.monotonic() + PATIENCE_S
-        while not children(process):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_for(lambda: bool(children(process)), "it has children")
         pids = [process, *children(process)]
         leader.kill()
-    while not all(map(is_gone, pids)):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: all(map(is_gone, pids)), "all are gone")
 
 
 @pytest.mark.parametrize("form", [known.name for known in TOOL_FORMATS if known.calls])
