@@ -11,16 +11,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from services.worker.orchestrator.engine_description import describe_engine
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess, status_row
 from services.worker.orchestrator.rank_blocks import RankBlocks
 from services.worker.orchestrator.rank_link import RankLink
+from services.worker.orchestrator.rank_start import RankStart
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
-from services.worker.orchestrator.running_steps import RunningSteps, fail_future
-from services.worker.orchestrator.time_limits import StepLimit, UsableLimit
+from services.worker.orchestrator.running_steps import RunningSteps
+from services.worker.orchestrator.time_limits import StepLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
 from services.worker.rank_protocol.failures import EngineFailed, Failure, engine_error
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
@@ -59,8 +59,7 @@ class RankEngine:
         self._links: list[RankLink] = []
         self._blocks = RankBlocks(self._on_kv_end)
         self.tracing = RankTracing()
-        self._ready: dict[int, RankReady] = {}
-        self._starting: asyncio.Future[None] | None = None
+        self._loading = RankStart(self._processes, self._run.tensor_parallel, self._fail)
         self._failure: Failure | None = _NEW
         self._loads = False  # `start_loading` has started the ranks
         self._starts = 0  # number of starts, so that a late callback of an earlier one does nothing
@@ -87,7 +86,7 @@ class RankEngine:
             self._failure = _not_started(error)
 
     def _begin(self, remote: list[RankProcess]) -> None:
-        self._failure, self._steps.num_sent, self._ready = None, 0, {}
+        self._failure, self._steps.num_sent, self._loading.ready = None, 0, {}
         self._starts += 1
         self._spawn(remote)
 
@@ -99,7 +98,7 @@ class RankEngine:
         try:
             if not loads:
                 self._begin(await self._gather())
-            await self._until_ready(self._run.engine_start_timeout_s)
+            await self._until_ready()
         except OSError as error:
             self._failure = _not_started(error)
             raise engine_error(self._failure) from error
@@ -107,12 +106,12 @@ class RankEngine:
             self._failure = self._failure or error.failure
             raise
         finally:
-            if self._failure or len(self._ready) < self._run.tensor_parallel:
+            if self._failure or not self._loading.is_done:
                 await self.stop()
                 self._close()
         self._steps.health = self._watch()
         self.tracing.attach(self._links, self._resources.times)
-        return describe_engine([self._ready[rank] for rank in range(self._run.tensor_parallel)])
+        return self._loading.describe()
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Send the plan to all ranks."""
@@ -150,7 +149,7 @@ class RankEngine:
         """Return rank, pid, state (`starting`, `ready`, `failed`), steps and bytes of each rank."""
         failed = self._failure is not None
         return [
-            status_row(rank, self._ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
+            status_row(rank, self._loading.ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
             for rank in self._processes.ranks
         ]
 
@@ -206,40 +205,19 @@ class RankEngine:
         self._blocks.attach_ranks(self._processes.ranks)
         resources.close_inherited()
 
-    async def _until_ready(self, limit_s: float) -> None:
+    async def _until_ready(self) -> None:
         """Wait until all ranks are ready; a failure, a timeout or a cancellation ends the engine."""
         if self._failure:  # while it loaded
             raise engine_error(self._failure)
-        if len(self._ready) == self._run.tensor_parallel:
-            return
-        loop = asyncio.get_running_loop()
-        self._starting = loop.create_future()
-        watch = UsableLimit(limit_s, loop.time())
-        timer = loop.call_later(watch.interval_s, self._check_start, watch, self._starts)
         try:
-            await self._starting
+            await self._loading.wait_ready(self._run.engine_start_timeout_s)
         except asyncio.CancelledError:
             abandoned = Failure("start_failed", "the start was abandoned before the ranks were ready")
             self._fail(abandoned, report=False)
             raise
-        finally:
-            timer.cancel()
-            self._starting = None
-
-    def _check_start(self, watch: UsableLimit, start: int) -> None:
-        """Check the ranks that still load, repeatedly until all are ready."""
-        if self._starting is None or start != self._starts:
-            return
-        loop = asyncio.get_running_loop()
-        loading = [rank for rank in self._processes.ranks if rank.rank not in self._ready]
-        if watch.is_late(loop.time(), self._processes.read_waited(loading)):
-            limit_s = self._run.engine_start_timeout_s
-            self._fail(Failure("start_failed", f"the ranks did not load the model within {limit_s:g} s"))
-        else:
-            loop.call_later(watch.interval_s, self._check_start, watch, start)
 
     def _watch(self) -> HealthMonitor:
-        ranks, ready = self._processes.ranks, self._ready
+        ranks, ready = self._processes.ranks, self._loading.ready
         largest = max(one.info.loaded_bytes for one in ready.values())
         return HealthMonitor(
             ranks,
@@ -260,10 +238,7 @@ class RankEngine:
                 self._steps.health.failure_of_report(process, report, serving=self._steps.num_sent > 0)
             )
         elif kind is FrameKind.READY:
-            self._ready[process.rank] = msgspec.msgpack.decode(body, type=RankReady)
-            all_ready = len(self._ready) == self._run.tensor_parallel
-            if all_ready and self._starting is not None and not self._starting.done():
-                self._starting.set_result(None)
+            self._loading.note_ready(process.rank, msgspec.msgpack.decode(body, type=RankReady))
         elif kind in {FrameKind.PONG, FrameKind.TRACED}:
             self.tracing.on_frame(process.rank, kind, body)
         elif len(self._steps):  # else the engine failed a moment ago
@@ -272,7 +247,7 @@ class RankEngine:
     def _on_end(self, process: RankProcess, reason: str) -> None:
         if self._failure:
             return  # it reported the reason, or was ended for the failure of another rank
-        ready = self._ready.get(process.rank)
+        ready = self._loading.ready.get(process.rank)
         pid = ready.info.pid if ready else process.pid
         self._fail(self._steps.health.failure_of_end(process, reason, pid))
 
@@ -297,10 +272,7 @@ class RankEngine:
         if self._links and report:
             self._processes.kill_ranks()
         self._blocks.detach_ranks(engine_error(failure))
-        is_awaited = self._steps.fail_all(failure)
-        if self._starting is not None:
-            fail_future(self._starting, failure)
-            is_awaited = True
+        is_awaited = self._steps.fail_all(failure) | self._loading.fail_wait(failure)
         if report and not is_awaited and self._on_idle_failure is not None:
             self._on_idle_failure()
 
