@@ -35,7 +35,7 @@ class CatalogueModel:
     Attributes:
         terms: Address of terms that the user has to accept; empty for a free licence.
         memory: Bytes that one worker group needs at least.
-        architecture: Of its GGUF file; empty for what ships.
+        architecture: The architecture of its GGUF file; empty for models that ship with the package.
         file: Its name in the models directory.
         size: Bytes of that file.
         sampling: What its authors recommend, as `RYZ_SAMPLING_FALLBACK` has it; empty: nothing.

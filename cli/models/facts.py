@@ -28,7 +28,7 @@ class ModelFacts:
         memory: Bytes of the weights in memory, and of the KV of one token (`kv_windowed` of these in layers
             with a sliding window), for each precision.
         window: Tokens that layers with a sliding window see; 0 if there are none.
-        latent: The KV cache holds latent vectors.
+        latent: Whether the KV cache holds latent vectors.
         stored: The precision of the files, which `--precision auto` takes.
         flags: The options of `ryz up` that it would choose on this machine, and `chosen` says why.
         findings: What is unusual about its chat template and its end of sequence, in sentences.

@@ -16,8 +16,8 @@ class ListedModel:
 
     Attributes:
         memory: Bytes that a worker group needs at least; 0 if unknown.
-        path: Empty for a model that is not here.
-        part: Bytes of a pull that was cut.
+        path: Where it lies; empty for a model that is not here.
+        part: Bytes that a pull that was cut has left.
     """
 
     name: str

@@ -61,9 +61,9 @@ def finish(staged: Path, target: Path, record: ModelRecord) -> None:
     """Move a checked file or directory to its place, and write its record.
 
     Args:
-        staged: In the staging directory, or that directory itself.
-        target: Its place; what is there is replaced.
-        record: With the files' paths as they will be.
+        staged: A file in the staging directory, or that directory itself.
+        target: Where it goes; what is there is replaced.
+        record: Its record, with the paths that the files will have.
     """
     _to_disk(staged)
     record_path(target).unlink(missing_ok=True)  # of what is replaced

@@ -55,7 +55,7 @@ def transfer_bar(what: str, total: int, done: int = 0) -> Iterator[TransferBar]:
     """Show a bar while the transfer runs; on a terminal it stays when it is full.
 
     Args:
-        what: The thing that is transferred.
+        what: Name of the transfer, shown before the bar.
         done: Bytes that are there at the beginning.
     """
     if not err.is_terminal:

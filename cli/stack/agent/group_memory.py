@@ -9,7 +9,7 @@ PROC = Path("/proc")
 
 
 def group_bytes(leaders: Mapping[str, int]) -> dict[str, int]:
-    """Return the memory of each group's processes, in bytes; of one that has ended nothing.
+    """Return the memory of each group's processes, in bytes; groups that have ended are left out.
 
     Args:
         leaders: Process ids of leaders by their groups' names; each leads the process group of all its

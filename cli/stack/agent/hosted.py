@@ -24,8 +24,9 @@ class HostedModels:
         budget_bytes: Memory that all groups may take together.
 
     Attributes:
-        groups: Those whose processes run, by their names.
-        free_bytes: Memory that the system has for groups beside those that run; None: not measured yet.
+        groups: The groups whose processes run, by their names.
+        free_bytes: Memory that the system has for groups beside those that run; None before the first
+            measurement.
     """
 
     def __init__(self, host: str, instance_id: str, offers: Mapping[str, Offer], budget_bytes: int) -> None:
@@ -69,7 +70,7 @@ class HostedModels:
         """Return the leader to start.
 
         Raises:
-            CommandRefused: None may be.
+            CommandRefused: No leader may be started.
         """
         self._check_epoch(command.epoch)
         offer = self.offers.get(command.model)
@@ -149,8 +150,8 @@ class HostedModels:
         """A group's processes have ended.
 
         Args:
-            why: Empty if a command ended it.
-            final: The next one will end in the same way.
+            why: Why they ended; empty if a command ended them.
+            final: True if the next start would end in the same way.
         """
         offer = self.offers[self.groups.pop(name).model]
         if why:

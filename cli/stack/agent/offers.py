@@ -23,16 +23,16 @@ class Offer:
     """One model on this host.
 
     Attributes:
-        leaders: All that may run, by their groups' names.
-        most_groups: Of these, how many may run; an operator may change it.
-        least_groups: As many run at any time.
-        wish: As in `OfferedModel`.
-        load_s: How long the last load took; 0: it was not loaded yet.
-        failures: Loads in a row that failed.
-        failure: Why the last one did; empty: it did not.
-        retry_at: After a failure, when it may be tried again.
-        leaves: It is offered no more when its last group has ended.
-        is_sought: It is still to be found.
+        leaders: The leaders that may run, by the names of their groups.
+        most_groups: Number of groups that may run at once; an operator may change it.
+        least_groups: Number of groups that run at any time.
+        wish: The wish of an operator, as in `OfferedModel`.
+        load_s: Seconds that the last load took; 0 before the first.
+        failures: Number of loads that failed one after another.
+        failure: Why the last load failed; empty if it did not.
+        retry_at: Time from which it may be tried again after a failure.
+        leaves: True if it is offered no more when its last group has ended.
+        is_sought: True until the model is found.
     """
 
     model: ServedModel
@@ -101,9 +101,9 @@ class HostedGroup:
 
     Attributes:
         began_at: When it was started, in monotonic seconds.
-        load_s: How long it took until it was ready; 0: it is not yet.
-        stopping: A command to end it was taken.
-        measured_bytes: Its memory when it was measured last; 0: not yet.
+        load_s: Seconds until it was ready; 0 before that.
+        stopping: True once a command to end it was accepted.
+        measured_bytes: Its memory at the last measurement; 0 before the first.
     """
 
     name: str
@@ -120,9 +120,9 @@ class HostPlan:
 
     Attributes:
         host: The name of the stack, unique on the broker.
-        leaders: Of all groups; those of `running` are started with the stack.
-        models: In the order of `plan.groups`.
-        find_more: Finds and sizes a model that is added; takes as long as that.
+        leaders: Leaders of all groups; those of `running` are started with the stack.
+        models: Models in the order of `plan.groups`.
+        find_more: Finds and sizes a model that is added; blocks until that is done.
         more_leaders: Plans the leaders of such a model.
     """
 

@@ -26,7 +26,7 @@ class ControllerLease:
     """Run `keep` as a task, and call `give_back` before the router ends.
 
     Attributes:
-        epoch: Of the last lease that this router had.
+        epoch: Epoch of the last lease that this router had.
         holder: The router that has it, as the KV state service said last; empty: not known.
     """
 

@@ -22,9 +22,9 @@ class _Use:
     """What is remembered of one instance of a group.
 
     Attributes:
-        accepted_total: Of its last heartbeat, to notice requests that came and ended between two views.
+        accepted_total: Count of its last heartbeat, to notice requests that came and ended between two views.
         busy_at: When it was last seen busy, or not ready yet.
-        ready_at: When it was first seen ready; None: it was not yet.
+        ready_at: When it was first seen ready; None before that.
         queues: Requests that waited, at each view of the last second and the one before.
     """
 

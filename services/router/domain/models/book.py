@@ -15,7 +15,7 @@ from shared.messages import HostReport, ModelState
 
 @dataclass(slots=True)
 class ModelBook:
-    """Empty where no host loads models.
+    """Has no model if no host loads any.
 
     Attributes:
         too_large: Models that can never be loaded, with the reason, as the last decision said.

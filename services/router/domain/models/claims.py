@@ -74,14 +74,7 @@ def _of_operator(plan: HostPlan) -> list[Claim]:
 def _of_demand(
     plans: Sequence[HostPlan], elsewhere: Sequence[HostPlan], model: str, demand: Demand
 ) -> list[Claim]:
-    """The claim of a model with demand.
-
-    Args:
-        plans: All hosts.
-        elsewhere: Those on which the model has no other claim.
-        model: Its name.
-        demand: What waits for it.
-    """
+    """The claim of a model with demand; in `elsewhere` are the hosts on which it has no other claim."""
     if any(plan.running_of(model) for plan in plans):
         return []  # one takes requests, or soon will
     able = tuple(plan for plan in elsewhere if may_start(plan, model) and can_ever_fit(plan, model))

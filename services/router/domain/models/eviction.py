@@ -18,10 +18,7 @@ AWAITS_FIRST_REQUEST_S = 10.0  # a group that was not used yet: the request that
 def is_idle(plan: HostPlan, group: GroupState, wanted: Collection[str]) -> bool:
     """Whether a group may be stopped without a loss to callers: it has no work, and none is on its way.
 
-    Args:
-        plan: Its host.
-        group: A group that does not stop.
-        wanted: Models with demand.
+    A group of a model with demand (`wanted`) is not idle: requests are about to come.
     """
     return (
         group.ready

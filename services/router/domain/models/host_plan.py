@@ -21,8 +21,8 @@ class HostPlan:
 
     Attributes:
         loading: The model of a group that this decision starts.
-        starting: A group starts, or will: no other one may meanwhile.
-        awaited: A model waits for memory of this host, or for the group that starts there.
+        starting: True if a group starts, or will: no other one may start meanwhile.
+        awaited: True if a model waits for memory of this host, or for the group that starts there.
     """
 
     def __init__(self, host: HostState) -> None:

@@ -14,7 +14,7 @@ class HostView:
     """A host's last report.
 
     Attributes:
-        heard_at: When it came.
+        heard_at: When the report came, in monotonic seconds.
         former: The instance of the agent before this one; its late reports are ignored.
     """
 

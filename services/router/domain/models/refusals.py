@@ -22,9 +22,9 @@ def refuse_offered(state: ModelState, *, parked: str, loading_for_s: float, too_
     """The refusal of a request for a model that is offered.
 
     Args:
-        parked: How an operator has taken it away; empty: none has.
+        parked: How an operator took it away; empty if none did.
         loading_for_s: For how long it has been loading.
-        too_large: Why it can never be loaded; empty: it can.
+        too_large: Why it can never be loaded; empty if it can.
     """
     name = state.card.name
     if parked:

@@ -10,9 +10,7 @@ from services.router.domain.models.host_plan import HostPlan
 def retire(plan: HostPlan, wanted: Collection[str]) -> list[Stop]:
     """Stops what an operator wants gone, what is too many, and what was not used for long.
 
-    Args:
-        plan: A host; it then knows what stops.
-        wanted: Models with demand.
+    The plan then knows what stops. Groups of models with demand (`wanted`) are not idle.
     """
     stops: list[Stop] = []
     for model in plan.offers:
@@ -44,7 +42,7 @@ def _unused(plan: HostPlan, model: str, wanted: Collection[str]) -> list[Stop]:
 
 
 def _over_budget(plan: HostPlan, wanted: Collection[str]) -> list[Stop]:
-    """Groups may grow after their start; idle ones then give their memory back."""
+    """Stops idle groups while all take more than the budget: groups may grow after their start."""
     stops = []
     for group in idle_groups(plan, wanted):
         if plan.coming_bytes >= 0:

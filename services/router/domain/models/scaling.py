@@ -11,9 +11,7 @@ from services.router.domain.models.placement import can_start
 def scale_up(plans: Sequence[HostPlan], wanted: Collection[str]) -> list[Load]:
     """Starts groups of models whose groups all let requests wait, in memory that nothing else wants.
 
-    Args:
-        plans: All hosts, after all claims are placed.
-        wanted: Models with demand.
+    The plans have all claims placed already. A model with demand (`wanted`) has its claim among them.
     """
     queues = {model: _shortest_queue(plans, model) for plan in plans for model in plan.offers}
     loads = []
