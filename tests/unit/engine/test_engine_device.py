@@ -17,7 +17,7 @@ from torch import distributed
 
 from services.worker.engine.checkpoint.memory_check import MemoryShort
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
-from services.worker.engine.collectives.base import Collectives, SingleRank
+from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
@@ -28,7 +28,6 @@ from services.worker.engine.plain.gpu_kernels import gpu_kernels
 from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU, Placement
 from services.worker.engine.plain.plain_cache import KVCache, block_bytes
-from services.worker.engine.rank import backend, cache_room
 from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.backend import refuse_for_gpu
 from services.worker.engine.rank.compute import Compute
@@ -39,7 +38,6 @@ from services.worker.rank_protocol.rank_messages import (
     FrameReader,
     RankConfig,
     RankFailed,
-    RankReady,
     pack_frame,
 )
 from services.worker.rank_protocol.sliding_pool import PoolSizes
@@ -52,12 +50,10 @@ from tests.kits.engine.rank_threads import (
     make_model,
     new_sequence,
     plan_logits,
-    run_threads,
     transformers_logits,
 )
 
 BF16 = Placement(dtype=torch.bfloat16)
-GIB = 2**30
 
 
 def half(
@@ -291,75 +287,3 @@ def test_what_does_not_fit_is_refused(model: Path) -> None:
 
 
 # --- the whole path, with the CPU in the place of a GPU ---
-
-
-@pytest.fixture
-def poses(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
-    """Lets the CPU stand in for the GPUs.
-
-    Returns:
-        The free memory of each rank's GPU in bytes, by rank; a test may change it.
-    """
-    free = {0: GIB, 1: GIB}
-    ranks: dict[int, int] = {}
-
-    def taken(settings: RankConfig) -> Placement:
-        placement = Placement(dtype=torch.bfloat16)
-        ranks[id(placement)] = settings.rank
-        kept.append(placement)
-        return placement
-
-    def memory(placement: Placement) -> tuple[int, int]:
-        return free[ranks[id(placement)]], GIB
-
-    kept: list[Placement] = []
-    monkeypatch.setattr(Placement, "on_gpu", property(lambda self: self.dtype == torch.bfloat16))
-    monkeypatch.setattr(backend, "take_device", taken)
-    monkeypatch.setattr(backend, "gpu_memory", memory)
-    monkeypatch.setattr(cache_room, "gpu_memory", memory)
-    monkeypatch.setattr(backend, "CudaCapture", lambda device: EagerCapture())
-    return free
-
-
-def loaded(model: Path, world: int, **changes: Any) -> list[tuple[Any, RankReady]]:
-    def one(collectives: Collectives) -> tuple[Any, RankReady]:
-        return rank.load(
-            config(model, rank=collectives.rank, tensor_parallel=world, **changes), collectives, 0.0
-        )
-
-    return [one(SingleRank())] if world == 1 else run_threads(world, one)
-
-
-def test_ranks_load_and_decode_as_on_a_gpu(model: Path, poses: dict[int, int]) -> None:
-    plans = decode_plans()
-    ((runner, ready),) = loaded(model, 1, kv_cache_tokens=64 * 16)
-    assert (ready.info.kernels, ready.kv_format, ready.num_blocks) == ("plain cuda bf16", "bf16", 64)
-    found = [runner.compute_logits(plan)[1] for plan in plans]
-    assert relative_error(found, plan_logits(model, 1, plans)) < BF16_ERROR
-
-
-def test_the_fullest_gpu_decides_for_all(model: Path, poses: dict[int, int]) -> None:
-    each = block_bytes(read_config(model), 0, 2, BF16)
-    poses[1] = 2**20
-    ready = [said for _, said in loaded(model, 2, kv_memory_share=0.5)]
-    assert [said.num_blocks for said in ready] == [2**19 // each] * 2
-    assert ready[0].kv_cache_bytes == 2**19 // each * each
-
-
-def test_memory_that_went_meanwhile_is_refused(
-    model: Path, poses: dict[int, int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(backend, "require_gpu_room", lambda *_: None)
-    poses[0] = 1000
-    with pytest.raises(MemoryShort, match="kv_cache_tokens=4096 needs"):
-        loaded(model, 1, kv_cache_tokens=4096)
-
-
-def test_int8_is_refused_before_anything_is_read(model: Path, poses: dict[int, int]) -> None:
-    with pytest.raises(ModelError, match="precision=int8 is for CPUs"):
-        loaded(model, 1, precision="int8")
-
-
-def test_step_plans_without_chunks_are_nothing(model: Path, poses: dict[int, int]) -> None:
-    ((runner, _),) = loaded(model, 1, kv_cache_tokens=1024)
-    assert runner.run_step(StepPlan(step_id=1)).sampled == []

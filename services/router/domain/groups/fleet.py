@@ -9,13 +9,12 @@ from math import inf
 from typing import Literal
 
 from services.router.domain.decision import FleetView, GroupView
-from services.router.domain.groups.busy_machine import BusyMachine
 from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.groups.group import Group
 from services.router.domain.groups.live_view import LiveView, split_by_standing
 from services.router.domain.groups.loss import REASONS, Loss
 from services.router.domain.groups.rivals import Rivals
-from services.router.domain.groups.silence import CommonSilence
+from services.router.domain.groups.silence import CommonSilence, SilenceLimits
 from services.router.domain.groups.work_shares import WorkShares
 from services.router.domain.router_count import RouterCount
 from shared.flow.circuit import Circuit
@@ -43,8 +42,7 @@ class Fleet:
         self.routers = RouterCount()
         self._unsettled_until = -inf
         self._silence = CommonSilence()
-        self._machine = BusyMachine()  # this router's
-        self._delay_s = self._patience_s = 0.0  # see `expire`
+        self._patience = SilenceLimits(limits)
         self._losses: deque[Loss] = deque(maxlen=2 * limits.max_groups)
 
     def observe(self, heartbeat: Heartbeat, now: float) -> Change:
@@ -146,7 +144,11 @@ class Fleet:
         if group.lost or (news.reason == "no_responders" and group.heartbeat.state in _LEAVING):
             return
         seen = news.cause in REASONS  # beside the leader, which proves more than a router's own ears
-        if news.reason == "silent" and not seen and now - group.heard_at < self._timeout_s(group) / 2:
+        if (
+            news.reason == "silent"
+            and not seen
+            and now - group.heard_at < self._patience.timeout_s(group) / 2
+        ):
             return
         self._lose(group, news.reason, now, own=False, cause=news.cause)
 
@@ -161,8 +163,8 @@ class Fleet:
             pressure: How busy this router's machine is, as in `Vitals`. It may have become so since the last
                 heartbeat of a group, and then all that passes through it is late.
         """
-        self._machine.note(pressure, now)
-        self._delay_s, self._patience_s = delay_s, self._machine.patience_s(now)
+        limits = self._patience
+        limits.note_delays(delay_s, pressure, now)
         lost, heard_up_to = [], now if proven_at is None else proven_at
         intervals = [group.heartbeat.interval_ms for group in self._groups.values()]
         common_s = self._silence.length_s(heard_up_to, min(intervals) / 1000) if intervals else 0.0
@@ -171,10 +173,8 @@ class Fleet:
                 del self._groups[name]
                 self.rivals.forget(name)
                 continue
-            timeout_s = self._timeout_s(group)
-            usual_s = self._usual_s(group)
-            most_common_s = min(timeout_s, max(usual_s, usual_s * self._limits.patience - timeout_s))
-            silent_s = group.own_silence_s(heard_up_to, common_s, most_common_s)
+            timeout_s = limits.timeout_s(group)
+            silent_s = group.own_silence_s(heard_up_to, common_s, limits.most_common_s(group))
             if not group.lost and silent_s > timeout_s:
                 self._lose(group, "silent", now, silent_s=silent_s, limit_s=timeout_s)
                 lost.append(name)
@@ -290,15 +290,6 @@ class Fleet:
         group.mark_lost(reason, cause)
         name, instance_id = group.name, group.heartbeat.instance_id
         self._losses.append(Loss(name, instance_id, reason, own, leaving, tripped, cause, silent_s, limit_s))
-
-    def _timeout_s(self, group: Group) -> float:
-        limits = self._limits
-        return group.timeout_s(self._usual_s(group), limits.patience, self._delay_s, self._patience_s)
-
-    def _usual_s(self, group: Group) -> float:
-        """The limit of a calm group."""
-        slack_s = self._limits.router_heartbeat_slack_s
-        return self._limits.missed_heartbeats * group.heartbeat.interval_ms / 1000 + slack_s
 
     def _new(self, heartbeat: Heartbeat, now: float) -> Group:
         return Group(heartbeat, now, Circuit(self._limits.breaker), self._limits.load)

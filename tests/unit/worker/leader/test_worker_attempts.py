@@ -4,13 +4,26 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
+from services.worker.null.engine import TEXT
 from shared import codec, subjects
 from shared.codec import pack_tokens
-from shared.messages import Accepted, AnyFrame, Cancel, Done, Failed, GroupDown
+from shared.messages import (
+    Accepted,
+    AnyFrame,
+    Cancel,
+    Done,
+    Failed,
+    GenerateRequest,
+    GroupDown,
+    Resend,
+    ResendReply,
+    Tokens,
+)
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
+from tests.kits.worker.leader import Kit, chat, finish_of, null_engine, text_of, tokens_of
 
 
 def turns_of(frames: Sequence[AnyFrame]) -> int:
@@ -153,3 +166,82 @@ async def test_other_weights_do_not_go_on_with_an_answer(memory_bus: MemoryBus) 
         assert (failed.code, failed.data["reason"]) == ("unavailable", "other_weights")
         own = await kit.run(chat("t", attempt=1, resume={**resume, "fingerprint": first.fingerprint}))
         assert isinstance(own[-1], Done)
+
+
+PROMPT = "user: hello\nassistant: "
+
+
+def answer(length: int, prompt: str = PROMPT) -> str:
+    start = len(prompt)
+    return "".join(TEXT[(start + i) % len(TEXT)] for i in range(length))
+
+
+async def test_a_known_request_is_not_started_twice(kit: Kit) -> None:
+    frames = list(await kit.run(chat("r")))
+    kit.frames.clear()
+    await kit.ask(chat("r"))
+    assert await kit.end_of("r") == frames
+    assert kit.metric("duplicate_requests_total") == 1
+    assert kit.metric("generation_tokens_total") == 16
+
+
+async def test_missed_frames_come_again(kit: Kit) -> None:
+    frames = await kit.run(chat("r"))
+    for asked, expected in (
+        (Resend(request_id="r", from_seq=15), frames[15:]),
+        (Resend(request_id="x", from_seq=0), None),
+    ):
+        message = await kit.bus.request(subjects.resend("g0"), codec.encode(asked), timeout_s=1)
+        reply = codec.decode_reply(message.data, ResendReply)
+        assert reply.known == (expected is not None)
+        assert reply.frames == (expected or [])
+
+
+async def test_a_newer_attempt_takes_over(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.01)) as kit:
+        await kit.ask(chat("r", sampling={"max_tokens": 1000}))
+        await asyncio.sleep(0.03)
+        first = [f for f in kit.frames["r"] if f.attempt == 0]
+        done = tokens_of(first)
+        resume = {"token_ids": [pack_tokens(done)], "next_seq": first[-1].seq + 1}
+        kit.frames.clear()
+        await kit.ask(chat("r", attempt=1, resume=resume, sampling={"max_tokens": 8}))
+        frames = await kit.end_of("r")
+        assert {frame.attempt for frame in frames} == {1}
+        assert frames[0].seq == first[-1].seq + 1
+        assert tokens_of(first) + tokens_of(frames) == list(answer(8).encode())
+        await kit.ask(chat("r"))  # the older attempt again is ignored
+        await kit.all_free()
+        assert kit.metric("requests_total", outcome="superseded") == 1
+
+
+async def test_an_attempt_that_gave_way_to_a_refused_one_is_forgotten(memory_bus: MemoryBus) -> None:
+    async with Kit(memory_bus, null_engine(delay_s=0.01), retention_s=0.1) as kit:
+        await kit.ask(chat("r", note=b"n", sampling={"max_tokens": 1000}))
+        await kit.until(lambda: len(kit.frames["r"]) > 2)
+        await kit.ask(chat("r", attempt=1, note=b"n"), {subjects.HEADER_TIMEOUT: "-1"})
+        assert (await kit.end_of("r"))[-1].attempt == 1
+        await kit.all_free()
+        await kit.until(lambda: kit.leader.detail()["retained_bytes"] == 0)
+
+
+@pytest.mark.parametrize("cut", range(20))
+@pytest.mark.parametrize("stop", ["brown fox", "no such text"])
+async def test_a_resumed_run_equals_one_that_was_not_cut(kit: Kit, cut: int, stop: str) -> None:
+    def ask(name: str, **more: Any) -> GenerateRequest:
+        return chat(name, prompt="x" * 45, sampling={"max_tokens": 25, "stop": [stop], "n": 2}, **more)
+
+    whole = await kit.run(ask("whole"))
+    sent = [frame for frame in whole if isinstance(frame, Tokens) and frame.seq <= cut]
+    resume = {"token_ids": [pack_tokens(tokens_of(sent, c)) for c in (0, 1)], "next_seq": cut + 1}
+    rest = await kit.run(ask("rest", attempt=1, resume=resume))
+    assert rest[0].seq == cut + 1
+    for choice in (0, 1):
+        assert text_of(sent, choice) + text_of(rest, choice) == text_of(whole, choice)
+        assert tokens_of(sent, choice) + tokens_of(rest, choice) == tokens_of(whole, choice)
+        assert finish_of(sent, choice) or finish_of(rest, choice) == finish_of(whole, choice)
+    assert isinstance(whole[-1], Done)
+    assert isinstance(rest[-1], Done)
+    once, again = whole[-1].usage, rest[-1].usage
+    cache = {"cached_tokens": 0, "stored_tokens": 0}  # the run before has left KV
+    assert msgspec.structs.replace(again, **cache) == msgspec.structs.replace(once, **cache)
