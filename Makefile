@@ -43,7 +43,7 @@ MEASURED := $(BIN)/python -W "ignore:Unable to activate pytest branch coverage:R
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-models test-clients test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets pin-images newest audit sbom clean
+.PHONY: help install dev serve test chaos test-models test-clients test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets compose-models pin-images newest audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,6 +114,9 @@ client-wheel: dev ## build sdist and wheel of ryzanstein-client, for services th
 
 bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
 	$(BIN)/ryz bench serving $(ARGS)
+
+compose-models: ## plan the worker groups of a models file for Compose (MODELS=models.toml; needs no .venv)
+	@$(or $(PYTHON),python3) deploy/configure.py models $(or $(MODELS),models.toml)
 
 secrets: ## make the passwords that compose.yaml demands and .env lacks (needs no .venv)
 	@$(or $(PYTHON),python3) deploy/configure.py secrets

@@ -1,10 +1,11 @@
-"""Writes the values that compose.yaml takes from `.env`: passwords, made once, and digests of images.
+"""Writes what compose.yaml takes from `.env` (passwords, digests of images), and the groups of a models file.
 
 Run from the repository: `python3 deploy/configure.py secrets` makes a random password for each variable that
 compose.yaml demands and the file lacks, and checks those that it has; `python3 deploy/configure.py images`
 asks the registry for the digests of the images that it names. Lines that are there stay, comments too.
-`check` checks passwords and keys in the environment: a container runs it before all others start. Needs
-nothing but Python.
+`models FILE` has `ryz` check a models file and plan its worker groups, in its container, and writes them to
+`compose.models.yaml`, which `COMPOSE_FILE` then names. `check` checks passwords and keys in the environment:
+a container runs it before all others start. Needs nothing but Python.
 """
 
 import argparse
@@ -20,6 +21,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COMPOSE, ENV = ROOT / "compose.yaml", ROOT / ".env"
+GROUPS = "compose.models.yaml"  # beside the env file
 DEMANDED = re.compile(r"\$\{(\w+_(?:PASSWORD|SECRET)):\?")
 IMAGE = re.compile(r"\$\{(\w+_IMAGE):-([^}\s]+)\}")
 ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?(\w+)\s*=\s*(.*?)\s*$")
@@ -30,6 +32,11 @@ TIMEOUT_S = 120.0
 PASSWORD = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 MIN_PASSWORD = MIN_API_KEY = 8  # characters
 MIN_SESSION_KEY = 16
+# what a models file says of each of its models
+OF_ONE_MODEL = (
+    "RYZ_MODEL", "RYZ_MODEL_NAME", "RYZ_TOOL_FORMAT", "RYZ_TENSOR_PARALLEL", "RYZ_THREADS", "RYZ_PRECISION",
+    "RYZ_KV_CACHE_TOKENS",
+)  # fmt: skip
 REMEDY = "; write another one, or delete its line in .env and run `make secrets`"
 
 
@@ -136,6 +143,46 @@ def digest_of(tag: str) -> str:
     return found
 
 
+def plan_groups(models: Path, memory_gib: str) -> str:
+    """The Compose file for a models file; its directory is mounted, so that paths in it mean the same."""
+    models = models.absolute()
+    memory = ["--memory", memory_gib] if memory_gib else []
+    mount = f"{models.parent}:{models.parent}:ro"
+    plan = ["models", "plan", str(models), "--pull", "--compose", *memory]
+    command = [*_compose(), "-f", str(COMPOSE), "run", "--rm", "-T", "-v", mount, "ryz", *plan]
+    try:
+        done = subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=False)
+    except FileNotFoundError as error:
+        raise ConfigureFailed("there is neither `docker compose` nor `docker-compose`") from error
+    if done.returncode:
+        raise ConfigureFailed(f"{models} was not planned, and nothing was written; the reason is above")
+    return done.stdout
+
+
+def _compose() -> list[str]:
+    """The Compose command of this machine: the plugin, or the older program."""
+    if _docker("compose", "version").returncode == 0:
+        return ["docker", "compose"]
+    return ["docker-compose"]
+
+
+def with_groups(text: str) -> str:
+    """The env file with `compose.models.yaml` among the files that Compose reads."""
+    files = assigned(text).get("COMPOSE_FILE", COMPOSE.name)
+    if GROUPS in files.split(":"):
+        return text
+    return with_values(text, {"COMPOSE_FILE": f"{files}:{GROUPS}"})
+
+
+def refused_settings(text: str) -> list[str]:
+    """The settings in an env file that say something of one model, beside a models file."""
+    return [
+        f"{name} and the models file both say what is served; delete its line in .env"
+        for name in OF_ONE_MODEL
+        if name in assigned(text)
+    ]
+
+
 def _docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
     command = ["docker", *arguments]
     try:
@@ -149,7 +196,11 @@ def _docker(*arguments: str) -> "subprocess.CompletedProcess[str]":
 def main() -> int:
     """Changes the env file, or checks the environment; says which variables, and prints no value."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=["secrets", "images", "check"])
+    parser.add_argument("what", choices=["secrets", "images", "models", "check"])
+    parser.add_argument("models", nargs="?", type=Path, help="the models file, for `models`")
+    parser.add_argument(
+        "--memory", default="", help="GiB that the stack may take, for `models` (what is free)"
+    )
     parser.add_argument("--file", type=Path, default=ENV, help="the env file (%(default)s)")
     options = parser.parse_args()
     if options.what == "check":
@@ -157,6 +208,8 @@ def main() -> int:
     text = options.file.read_text() if options.file.exists() else ""
     if options.what == "secrets" and (wrong := problems(assigned(text))):
         return _report(wrong)
+    if options.what == "models":
+        return _write_groups(options, text)
     compose = COMPOSE.read_text()
     try:
         values = make_secrets(compose, text) if options.what == "secrets" else pin_images(compose)
@@ -165,6 +218,22 @@ def main() -> int:
         return 1
     write_private(options.file, with_values(text, values))
     print(f"{options.file}: {', '.join(values) or 'nothing was missing'}")
+    return 0
+
+
+def _write_groups(options: argparse.Namespace, text: str) -> int:
+    if options.models is None:
+        return _report(["`models` needs a models file: `python3 deploy/configure.py models models.toml`"])
+    if wrong := refused_settings(text):
+        return _report(wrong)
+    try:
+        planned = plan_groups(options.models, options.memory)
+    except ConfigureFailed as error:
+        return _report([str(error)])
+    written = options.file.with_name(GROUPS)
+    write_private(written, planned)
+    write_private(options.file, with_groups(text))
+    print(f"{written} has the worker groups of {options.models}, and COMPOSE_FILE in {options.file} names it")
     return 0
 
 

@@ -28,15 +28,21 @@ def plan(
         float, typer.Option("--memory", min=0, help="As for `ryz up`, in GiB.", show_default=False)
     ] = 0.0,
     as_json: JsonOption = False,
+    compose: Annotated[
+        bool,
+        typer.Option("--compose", help="Print it as a file for Docker Compose (docs/containers.md)."),
+    ] = False,
+    pull: Annotated[bool, typer.Option("--pull", help="Fetch models that are not here yet.")] = False,
 ) -> None:
     """Show what `ryz up --models FILE` would run here: groups, ranks, precision, memory.
 
-    It checks the file and the models as `ryz up` does, and fetches nothing. Exit codes: 1 the models do not
-    fit beside each other, 2 the file has mistakes.
+    It checks the file and the models as `ryz up` does. Exit codes: 1 the models do not fit beside each other,
+    2 the file has mistakes.
 
     Examples:
         ryz models plan models.toml
         ryz models plan models.toml --json
+        ryz models plan models.toml --compose > compose.models.yaml
     """
     from cli.console import out  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.stack.fleet.check import checked_models  # noqa: PLC0415
@@ -47,9 +53,16 @@ def plan(
 
     if on_gpus():
         fail("On GPUs the workers see themselves what fits there: there is no plan to show.", 2)
+    if compose:
+        from cli.stack.compose.plan import compose_text  # noqa: PLC0415
+
+        if as_json:
+            fail("`--compose` and `--json` are two forms of one plan: leave out one of the two.", 2)
+        print(compose_text(file, memory_gib=memory_gib, pull=pull), end="")
+        return
     options = UpOptions(models=file, memory_gib=memory_gib)
     declared = declare(options, os.environ)
-    settled = settle_sizing(options, checked_models(options, declared, pull=False), declared)
+    settled = settle_sizing(options, checked_models(options, declared, pull=pull), declared)
     machine = machine_facts(options)
     rows = [
         _row(name, needs, sizing)

@@ -27,8 +27,7 @@ class GroupPlanner:
         common: Settings that all leaders of the stack have.
         environ: The supervisor's variables; what they say is left alone.
         num_groups: Of all models, which share the memory that is free.
-        top_priority: Of all models. Where cores are short, the ranks of one with less get a fifth less of
-            them for each step.
+        top_priority: Of all models.
     """
 
     options: UpOptions
@@ -52,36 +51,44 @@ class GroupPlanner:
             "RYZ_ENGINE": self.options.engine,
             "RYZ_KERNELS": self.options.kernels,
         }
-        own |= self._model_settings(model)
+        own |= model_settings(model, self.environ, self.top_priority)
+        if "RYZ_PACKED_DIR" not in self.environ and self.options.engine == "torch":
+            own["RYZ_PACKED_DIR"] = str(packed_dir())
         own |= _memory_share(self.num_groups, self.environ) | _tenant_share(self.environ)
         drain = self.environ.get("RYZ_DRAIN_TIMEOUT_S", "")
         return plan_service(service_name(number), {**self.common, **own}, probe, drain, model=model.name)
 
-    def _model_settings(self, model: ServedModel) -> dict[str, str]:
-        entry = model.entry
-        own = {
-            "RYZ_MODEL_NAME": entry.name,
-            "RYZ_TOOL_FORMAT": entry.tool_format,
-            "RYZ_TENSOR_PARALLEL": str(entry.tensor_parallel),
-            "RYZ_PRECISION": entry.precision,
-            "RYZ_THREADS": str(entry.threads),
-        }
-        if not self.environ.get(RANK_NICE) and entry.priority < self.top_priority:
-            steps = self.top_priority - entry.priority
-            own[RANK_NICE] = str(min(LEAST_NICE, RankProcessOptions.rank_nice + steps))
-        if "RYZ_PACKED_DIR" not in self.environ and self.options.engine == "torch":
-            own["RYZ_PACKED_DIR"] = str(packed_dir())
-        if entry.sampling:
-            own["RYZ_SAMPLING_DEFAULTS"] = entry.sampling
-        if not self.environ.get("RYZ_SAMPLING_FALLBACK") and model.path is not None:
-            known = known_file(model.path)
-            own["RYZ_SAMPLING_FALLBACK"] = known.sampling if known else ""
-        if entry.kv_cache_tokens is not None:
-            own["RYZ_KV_CACHE_TOKENS"] = str(entry.kv_cache_tokens)
-        if model.draft is not None:
-            own["RYZ_DRAFT_MODEL"] = str(model.draft)
-            own["RYZ_SPECULATION"] = self.environ.get("RYZ_SPECULATION") or "draft"
-        return own if model.path is None else own | {"RYZ_MODEL": str(model.path)}
+
+def model_settings(model: ServedModel, environ: Mapping[str, str], top_priority: int = 0) -> dict[str, str]:
+    """Return what a settled entry says, as settings of the leaders of its groups.
+
+    Args:
+        environ: Variables that leaders have as well; what they say of sampling and speculation is left alone.
+        top_priority: Of all models. Where cores are short, the ranks of one with less get a fifth less of
+            them for each step.
+    """
+    entry = model.entry
+    own = {
+        "RYZ_MODEL_NAME": entry.name,
+        "RYZ_TOOL_FORMAT": entry.tool_format,
+        "RYZ_TENSOR_PARALLEL": str(entry.tensor_parallel),
+        "RYZ_PRECISION": entry.precision,
+        "RYZ_THREADS": str(entry.threads),
+    }
+    if not environ.get(RANK_NICE) and entry.priority < top_priority:
+        steps = top_priority - entry.priority
+        own[RANK_NICE] = str(min(LEAST_NICE, RankProcessOptions.rank_nice + steps))
+    if entry.sampling:
+        own["RYZ_SAMPLING_DEFAULTS"] = entry.sampling
+    if not environ.get("RYZ_SAMPLING_FALLBACK") and model.path is not None:
+        known = known_file(model.path)
+        own["RYZ_SAMPLING_FALLBACK"] = known.sampling if known else ""
+    if entry.kv_cache_tokens is not None:
+        own["RYZ_KV_CACHE_TOKENS"] = str(entry.kv_cache_tokens)
+    if model.draft is not None:
+        own["RYZ_DRAFT_MODEL"] = str(model.draft)
+        own["RYZ_SPECULATION"] = environ.get("RYZ_SPECULATION") or "draft"
+    return own if model.path is None else own | {"RYZ_MODEL": str(model.path)}
 
 
 def service_name(number: int) -> str:

@@ -64,29 +64,38 @@ class Settled:
     cores: CoreSets = field(default_factory=CoreSets)
 
 
-def settle_sizing(options: UpOptions, models: Sequence[ServedModel], declared: Declaration) -> Settled:
+def settle_sizing(
+    options: UpOptions,
+    models: Sequence[ServedModel],
+    declared: Declaration,
+    machine: MachineFacts | None = None,
+) -> Settled:
     """Fill in groups, ranks, threads, precision and KV room; on GPUs the workers settle the last two.
 
     Args:
         declared: Gets what is wrong with single models; all of it is raised together.
+        machine: Where it is to run; None: this machine.
 
     Raises:
         CommandError: The models do not fit this machine, with the figures; or one cannot be had as declared.
     """
-    models = with_reserved(models, usable_cores(), declared)
-    settled = _settle_open(options, models, declared)
+    machine = machine or machine_facts(options)
+    models = with_reserved(models, machine.cores, declared)
+    settled = _settle_open(options, models, declared, machine)
     cores = assign_cores(settled.models, usable_nodes())
     said = [settled.text, *describe_cores(settled.models, cores)]
     return replace(settled, cores=cores, text="\n".join(filter(None, said)))
 
 
-def _settle_open(options: UpOptions, models: Sequence[ServedModel], declared: Declaration) -> Settled:
+def _settle_open(
+    options: UpOptions, models: Sequence[ServedModel], declared: Declaration, machine: MachineFacts
+) -> Settled:
     if is_null(options, models):
         declared.refuse_problems()
         settled = tuple(settled_null(model) for model in models)
-        plan = null_plan(models, machine_facts(options)) if comes_and_goes(models) else None
+        plan = null_plan(models, machine) if comes_and_goes(models) else None
         return Settled(settled, "", options.redis_memory_share, on_demand=plan)
-    machine = replace(machine_facts(options), reserved_cores=num_reserved(models))
+    machine = replace(machine, reserved_cores=num_reserved(models))
     named = examine(options, models, machine, declared)
     declared.refuse_problems()
     if on_gpus():

@@ -158,7 +158,9 @@ def plan_stack(
     if options.grpc_port:
         addresses.append((grpc_host, options.grpc_port))
     probe = probes.gateway(url, sorted(model.name for model in models), probe_key)
-    gateway = plan_service("gateway", shared_by("gateway") | api | _aliases(models), probe, drain)
+    if aliases := aliases_of(models):  # without any the gateway inherits `RYZ_MODEL_ALIASES`
+        api[ALIASES] = aliases
+    gateway = plan_service("gateway", shared_by("gateway") | api, probe, drain)
     specs.append(replace(gateway, listens_at=(options.host, http_port)))
     return StackPlan(
         specs=specs,
@@ -211,10 +213,9 @@ def _api_settings(options: UpOptions, http_port: int, environ: Mapping[str, str]
     return api
 
 
-def _aliases(models: Sequence[ServedModel]) -> dict[str, str]:
-    """Other names of models, for the gateway; without any it inherits `RYZ_MODEL_ALIASES`."""
-    pairs = [f"{alias}={model.name}" for model in models for alias in model.entry.aliases]
-    return {ALIASES: ",".join(pairs)} if pairs else {}
+def aliases_of(models: Sequence[ServedModel]) -> str:
+    """Return other names of models as the gateway's setting."""
+    return ",".join(f"{alias}={model.name}" for model in models for alias in model.entry.aliases)
 
 
 def _scheme(environ: Mapping[str, str]) -> str:

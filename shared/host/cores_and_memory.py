@@ -20,14 +20,23 @@ def available_bytes() -> int:
     """
     free = _meminfo("MemAvailable")
     if free is None:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return _all_bytes()
     return max(0, min([free, *(one.limit - one.used + one.file_cache for one in limited_cgroups())]))
+
+
+def machine_available_bytes() -> int:
+    """Return the memory of the machine that is free for new allocations, whatever this container may take."""
+    free = _meminfo("MemAvailable")
+    return _all_bytes() if free is None else free
 
 
 def total_bytes() -> int:
     """Return all memory of this machine or container."""
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([total, *(one.limit for one in limited_cgroups())])
+    return min([_all_bytes(), *(one.limit for one in limited_cgroups())])
+
+
+def _all_bytes() -> int:
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def _meminfo(name: str) -> int | None:

@@ -4,24 +4,26 @@ from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.fleet.find import find_models
 from cli.stack.machine import examine, is_null, machine_facts
+from cli.stack.memory_needs import MachineFacts
 from cli.stack.options import UpOptions
 from shared.host.freed_memory import return_freed_memory
 
 
 def checked_models(
-    options: UpOptions, declared: Declaration, *, pull: bool | None
+    options: UpOptions, declared: Declaration, *, pull: bool | None, machine: MachineFacts | None = None
 ) -> tuple[ServedModel, ...]:
     """Return the models that were declared; those that are not here are fetched.
 
     Args:
         pull: Whether a model that is not here is fetched; None: if there is a terminal.
+        machine: Where it is to run; None: this machine.
 
     Raises:
         CommandError: All problems of the declaration, each with its line.
     """
     models = find_models(declared, options.engine, pull=pull)
     # without kernels weights would count as fp32, and `ryz up` compiles kernels only if all is right
-    machine = machine_facts(options)
+    machine = machine or machine_facts(options)
     can_measure = options.kernels == "plain" or machine.kernels
     if declared.has_problems and can_measure and not is_null(options, models):
         examine(options, models, machine, declared)

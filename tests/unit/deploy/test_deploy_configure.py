@@ -1,9 +1,6 @@
 """`deploy/configure.py` as a script: passwords are made once, and images are pinned by digest."""
 
-import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,18 +10,12 @@ from services.gateway.admission.auth import parse_keys
 from services.gateway.resources.sessions.root_key import MIN_KEY_CHARS
 from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
+from tests.kits.deploy.script import run_configure as run
+from tests.kits.deploy.script import stand_in_docker
 
-SCRIPT = Path(configure.__file__)
 OURS = {one.password_variable for one in BUS.values()} | {one.password_variable for one in REDIS.values()}
 OURS.add("RYZ_GRAFANA_PASSWORD")
 OLD, NEW = "sha256:" + "a" * 64, "sha256:" + "b" * 64
-
-
-def run(file: Path, what: str, path: str | None = None) -> "subprocess.CompletedProcess[str]":
-    """Runs it as a plain script: isolated, without site packages."""
-    env = {**os.environ, "PATH": path if path is not None else os.environ["PATH"]}
-    command = [sys.executable, "-IS", str(SCRIPT), what, "--file", str(file)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
 def test_every_user_gets_a_password_of_its_own_that_its_owner_alone_reads(tmp_path: Path) -> None:
@@ -113,14 +104,6 @@ def test_a_link_stays_a_link(tmp_path: Path) -> None:
     assert configure.assigned(real.read_text())["A"] == "1"
 
 
-def stand_in(folder: Path, script: str) -> str:
-    """Returns a PATH with a fake `docker`, which writes its calls to the file `calls`."""
-    docker = folder / "docker"
-    docker.write_text(f'#!/bin/sh\necho "$*" >> {folder}/calls\n{script}\n')
-    docker.chmod(0o755)
-    return f"{folder}:/usr/bin:/bin"
-
-
 BUILDX = f"""[ "$1" = buildx ] && echo '{{"mediaType":"x","digest":"{NEW}"}}' || exit 1"""
 PULL = f"""case "$1 $2" in
   "pull --quiet") ;;
@@ -133,7 +116,7 @@ esac"""
 def test_images_are_pinned_and_renewed(tmp_path: Path, script: str) -> None:
     file = tmp_path / ".env"
     file.write_text(f"RYZ_REDIS_IMAGE=redis:7-alpine@{OLD}\nRYZ_NATS_CLI_PASSWORD=mine\n")
-    done = run(file, "images", stand_in(tmp_path, script))
+    done = run(file, "images", path=stand_in_docker(tmp_path, script))
     assert done.returncode == 0, done.stderr
     values = configure.assigned(file.read_text())
     assert values == {
@@ -161,13 +144,13 @@ def test_images_are_pinned_and_renewed(tmp_path: Path, script: str) -> None:
 def test_an_image_without_a_digest_changes_nothing(tmp_path: Path, script: str, says: str) -> None:
     file = tmp_path / ".env"
     file.write_text("A=1\n")
-    done = run(file, "images", stand_in(tmp_path, script))
+    done = run(file, "images", path=stand_in_docker(tmp_path, script))
     assert done.returncode == 1
     assert says in done.stderr
     assert file.read_text() == "A=1\n"
 
 
 def test_without_docker_it_says_so(tmp_path: Path) -> None:
-    done = run(tmp_path / ".env", "images", str(tmp_path))
+    done = run(tmp_path / ".env", "images", path=str(tmp_path))
     assert done.returncode == 1
     assert "no `docker` on PATH" in done.stderr

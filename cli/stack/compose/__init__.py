@@ -1,0 +1,1 @@
+"""Writes what a models file says as a Compose file beside `compose.yaml`."""

@@ -1,0 +1,1 @@
+"""Tools for tests of what is in `deploy/`."""

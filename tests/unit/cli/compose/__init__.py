@@ -1,0 +1,1 @@
+"""Models files as files for Docker Compose."""
