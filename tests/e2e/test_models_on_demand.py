@@ -20,6 +20,8 @@ from shared.telemetry.logs.schema import problems_of
 from tests.kits.e2e.models_stack import models_stack
 from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.e2e.turns import post_turn, said
+from tests.kits.models.file_server import FileServer
+from tests.kits.models.hub_server import add_model, cdn_path, demo_files
 from tests.kits.waiting import wait_for
 
 FIRST, SECOND, NOISE, VANISHES = "first", "second", "noise", "vanishes"
@@ -49,11 +51,19 @@ load = "demand"
 
 
 @pytest.fixture(scope="module")
-def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+def hub() -> Iterator[FileServer]:
+    with FileServer() as server:
+        add_model(server, "someone/some-model", demo_files())
+        yield server
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory, hub: FileServer) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("on-demand")
     make_model(folder / "random", SHAPES["tiny"])
     shutil.copytree(folder / "random", folder / "lost")
-    with models_stack(folder, MODELS, "--memory", MEMORY_GIB) as stack:
+    env = {"RYZ_MODELS_DIR": str(folder / "models"), "HF_ENDPOINT": hub.url}
+    with models_stack(folder, MODELS, "--memory", MEMORY_GIB, env=env) as stack:
         yield stack
 
 
@@ -220,6 +230,31 @@ def test_a_model_is_added_and_removed_while_the_stack_runs(stack: Stack, http: h
         assert http.delete(f"/v1/manage/models/{model}").status_code == 202
         wait_for(partial(is_gone, http, model), f"{model} is gone")
     assert ask(http, "missing").status_code == 404
+
+
+def test_a_fetch_that_breaks_off_fails_its_model_alone_and_a_load_goes_on_with_it(
+    stack: Stack, hub: FileServer, http: httpx.Client
+) -> None:
+    weights, fetched = cdn_path("model.safetensors"), stack.folder / "models" / "hf" / "someone"
+    hub.cut_at[weights], hub.always_cut = 3_000_000, {weights}
+    added = http.put("/v1/manage/models/fetched", json={"source": "hf:someone/some-model", "threads": 1})
+    assert added.status_code == 202, added.text
+    await_phase(http, "fetched", "failed")
+    refused = ask(http, "fetched")
+    assert (refused.status_code, refused.headers["x-ryz-reason"]) == (503, "model_failed")
+    sentence = refused.json()["error"]["message"]
+    assert "hf:someone/some-model broke off after 3.0 MB" in sentence
+    assert "`ryz models pull hf:someone/some-model` goes on from there" in sentence
+    assert said(ask(http, FIRST))
+    assert not (fetched / "some-model").exists(), "half a model is none"
+    hub.cut_at.clear()
+    loaded = ryz("models", "load", "fetched", cwd=stack.folder)
+    assert loaded.returncode == 0, loaded.stderr
+    assert said(ask(http, "fetched"))
+    assert hub.ranges(weights)[-1] == "bytes=3000000-"
+    assert not (fetched / ".some-model.part").exists()
+    assert http.delete("/v1/manage/models/fetched").status_code == 202
+    wait_for(partial(is_gone, http, "fetched"), "the fetched model is gone")
 
 
 def test_all_decisions_are_in_the_logs(stack: Stack) -> None:

@@ -1,12 +1,16 @@
-"""The stack in containers for its operator: the command `ryz`, stopped groups, models, bad passwords."""
+"""The stack in containers for its operator: `ryz`, stopped groups, bad passwords, a models file."""
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.kits.e2e.compose_stack import UP_TIMEOUT_S, ComposeStack, running_stack
+from tests.kits.deploy.script import run_configure
+from tests.kits.e2e.compose_stack import UP_TIMEOUT_S, ComposeStack, running_stack, text
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 
@@ -54,3 +58,37 @@ def test_a_password_that_cannot_work_is_told_before_anything_starts(stack: Compo
         assert other.container("nats") == "" or other.state("nats", "{{.State.Status}}") == "created"
     finally:
         other.compose("down", "--volumes", timeout_s=60)
+
+
+def planned(stack: ComposeStack, models: Path) -> "subprocess.CompletedProcess[str]":
+    """Runs `make compose-models` for the project of the stack; what it writes is beside the models file."""
+    env = {**os.environ, **stack.passwords, "COMPOSE_PROJECT_NAME": stack.project}
+    return run_configure(models.with_name(".env"), "models", str(models), env=env, timeout_s=UP_TIMEOUT_S)
+
+
+def test_a_models_file_is_served_with_all_of_its_models(stack: ComposeStack, tmp_path: Path) -> None:
+    """The last test of this stack, whose workers are others from here on."""
+    models = tmp_path / "models.toml"
+    tmp_path.chmod(0o755)  # the user of the containers reads it
+    one = '[[models]]\nsource = "demo"\naliases = ["mini"]\ngroups = 2\n'
+    models.write_text(f'{one}[[models]]\nsource = "demo"\nname = "two"\nkv_cache = 4096\ngroups = 1\n')
+    refused = planned(stack, models)
+    assert refused.returncode == 2
+    assert f"{models}:8: two: `kv_cache` is no field of a model; did you mean" in refused.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["models.toml"]
+    models.write_text(models.read_text().replace("kv_cache", "kv_cache_tokens"))
+    done = planned(stack, models)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / ".env").read_text() == "COMPOSE_FILE=compose.yaml:compose.models.yaml\n"
+    stack.files = ("-f", "compose.yaml", "-f", str(tmp_path / "compose.models.yaml"))
+    stack.compose("up", "-d", timeout_s=UP_TIMEOUT_S)
+    stack.wait("gateway", "{{.State.Health.Status}}", "healthy")
+    listed = httpx.get(f"{stack.url}/v1/models", timeout=10).json()["data"]
+    assert {model["id"]: model["aliases"] for model in listed} == {"demo": ["mini"], "two": []}
+    for asked, served in (("demo", "demo"), ("mini", "demo"), ("two", "two")):
+        answer = stack.chat("What is Python?", model=asked)
+        assert text(answer)
+        assert answer.json()["model"] == served
+    groups = json.loads(stack.compose("run", "--rm", "-T", "ryz", "groups", "list", "--json"))["data"]
+    assert {group["group"]: group["model"] for group in groups} == {"g0": "demo", "g1": "demo", "g2": "two"}
+    assert "RYZ_KV_CACHE_TOKENS=4096" in stack.state("worker-g2", "{{.Config.Env}}")

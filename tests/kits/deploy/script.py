@@ -3,18 +3,24 @@
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from deploy import configure
 
 
 def run_configure(
-    file: Path, what: str, *more: str, path: str | None = None
+    file: Path,
+    what: str,
+    *more: str,
+    path: str = "",
+    env: Mapping[str, str] = os.environ,
+    timeout_s: float = 30.0,
 ) -> "subprocess.CompletedProcess[str]":
     """Runs it isolated, without site packages."""
-    env = {**os.environ, "PATH": path if path is not None else os.environ["PATH"]}
+    env = {**env, "PATH": path or os.environ["PATH"]}
     command = [sys.executable, "-IS", str(Path(configure.__file__)), what, *more, "--file", str(file)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
 
 
 def stand_in_docker(folder: Path, script: str) -> str:
