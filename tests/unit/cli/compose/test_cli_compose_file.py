@@ -10,8 +10,11 @@ from typer.testing import CliRunner
 
 from cli.__main__ import app
 from cli.console import CommandError
-from cli.stack.compose.container_facts import STORES_BYTES
+from cli.stack.compose.container_facts import STORES_BYTES, container_facts
+from cli.stack.memory_needs import STORE_OVERHEAD
 from cli.stack.model_dir import demo_model
+from services.worker.engine.native import build
+from shared.host import cgroup_memory, cores_and_memory
 
 ROOT = Path(__file__).parents[4]
 BASE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
@@ -170,3 +173,19 @@ def test_the_stores_that_are_counted_are_those_of_compose_yaml() -> None:
     bounds = [BASE[name]["command"] for name in ("redis", "redis-kv")]
     assert [command[command.index("--maxmemory") + 1] for command in bounds] == ["512mb", "512mb"]
     assert STORES_BYTES == 2 * 512 * 2**20
+
+
+def test_neither_the_limit_nor_the_kernels_of_the_commands_own_container_count(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text(f"MemAvailable: {8 * 2**20} kB\n")
+    own = cgroup_memory.CgroupMemory(limit=2**30, used=0, file_cache=0)
+    monkeypatch.setattr(cores_and_memory, "MEMINFO", meminfo)
+    monkeypatch.setattr(cores_and_memory, "limited_cgroups", lambda: [own])
+    monkeypatch.setattr(build, "find", lambda _: None)
+    assert cores_and_memory.available_bytes() == 2**30
+    stores = int(STORES_BYTES * STORE_OVERHEAD)
+    assert container_facts(0).free_bytes == 8 * 2**30 - stores
+    assert container_facts(4).free_bytes == 4 * 2**30 - stores
+    assert container_facts(0).kernels == bool(build.targets())
