@@ -3,10 +3,19 @@
 import sys
 from pathlib import Path
 
-from cli.console import err, fail
+from cli.console import CommandError, err, fail
 from cli.models.catalogue import DEMO, CatalogueModel, catalogue
 from cli.models.names import HUB_FORM, HUB_ID, HubName, hub_name, is_hub_name
 from cli.models.records import DamagedModel
+
+
+class NotPulled(CommandError):
+    """A model that can be pulled is not here."""
+
+
+def fetches(*, pull: bool | None) -> bool:
+    """Whether a model that is not here is fetched; None: if there is a terminal."""
+    return sys.stdin.isatty() and err.is_terminal if pull is None else pull
 
 
 def resolve_model(given: str | Path, *, pull: bool | None = None, accept_terms: bool = False) -> Path:
@@ -59,11 +68,11 @@ def _pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, acce
             return directory_of(model)
     except DamagedModel as damage:
         fail(f"{damage}. `ryz models pull {given}` fetches it again.", 2)
-    if pull is None:
-        pull = sys.stdin.isatty() and err.is_terminal
-    if not pull:
+    if not fetches(pull=pull):
         terms = " --accept-terms" if isinstance(model, CatalogueModel) and model.terms else ""
-        fail(f"The model {given} is not here yet. Fetch it once: `ryz models pull {given}{terms}`.", 2)
+        raise NotPulled(
+            f"The model {given} is not here yet. Fetch it once: `ryz models pull {given}{terms}`.", 2
+        )
     return fetch(model, accept_terms=accept_terms)
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 from cli.console import INTERRUPTED, CommandError
 from cli.models.catalogue import DEMO, catalogue
 from cli.models.names import is_hub_name, served_name
+from cli.models.resolve import NotPulled, fetches
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.model_dir import demo_model, find_model, refuse_split
@@ -17,7 +18,8 @@ NO_MODEL_NAME = "demo"  # of a null engine without a model
 def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tuple[ServedModel, ...]:
     """Return the models with their paths and names; those that are not here are fetched.
 
-    Nothing is fetched while there is a problem: what else is wrong is noted, and left to the caller.
+    Nothing is fetched while there is a problem: what else is wrong is noted, and left to the caller. That a
+    model is not here is no problem then, if it would have been fetched.
 
     Args:
         engine: `torch` or `null`.
@@ -28,10 +30,11 @@ def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tup
     """
     _name_entries(declared)
     declared.check_names()
-    pull = False if declared.has_problems else pull
+    fetch = fetches(pull=pull)
+    postponed = fetch and declared.has_problems
     found = list[ServedModel]()
     for index in declared.entries:
-        model = _find(declared, index, engine, pull=pull)
+        model = _find(declared, index, engine, pull=fetch and not postponed, postponed=postponed)
         if model is not None and engine != "null" and declared.file is not None:
             _check_fields(declared, model)
         found += [] if model is None else [model]
@@ -67,7 +70,9 @@ def _given(declared: Declaration, source: str) -> Path:
     return declared.file.absolute().parent / path
 
 
-def _find(declared: Declaration, index: int, engine: str, *, pull: bool | None) -> ServedModel | None:
+def _find(
+    declared: Declaration, index: int, engine: str, *, pull: bool, postponed: bool
+) -> ServedModel | None:
     """Find a model and its draft model; note what is wrong, or raise it for the one model of options."""
     entry, draft = declared.entries[index], None
     ranks = 1 if declared.file else entry.tensor_parallel or 1  # those of a file are checked below
@@ -75,17 +80,19 @@ def _find(declared: Declaration, index: int, engine: str, *, pull: bool | None) 
         if entry.draft_model and engine != "null":
             draft = find_model(_given(declared, entry.draft_model), "torch", 1, pull=pull)
     except CommandError as error:
-        _note(declared, index, "draft_model", error)
+        _note(declared, index, "draft_model", error, postponed=postponed)
     try:
         given = _given(declared, entry.source) if entry.source else None  # the null engine needs none
         path = find_model(given, engine, ranks, pull=pull)
     except CommandError as error:
-        _note(declared, index, "source", error)
+        _note(declared, index, "source", error, postponed=postponed)
         return None
     return ServedModel(entry, path, draft, index)
 
 
-def _note(declared: Declaration, index: int, field: str, error: CommandError) -> None:
+def _note(declared: Declaration, index: int, field: str, error: CommandError, *, postponed: bool) -> None:
+    if postponed and isinstance(error, NotPulled):
+        return
     if error.exit_code == INTERRUPTED or (declared.file is None and len(declared.entries) == 1):
         raise error
     declared.add_entry_problem(index, field, str(error))

@@ -164,6 +164,18 @@ def test_a_mistake_is_one_sentence_with_its_line_and_nothing_is_printed(
     assert done.stdout == ""
 
 
+def test_a_model_that_would_be_fetched_is_no_further_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RYZ_MODELS_DIR", str(tmp_path / "none"))
+    file = written(tmp_path, '[[models]]\nsource = "smollm2-135m"\ngrups = 2\n')
+    with pytest.raises(CommandError, match=r"^[^\n]*models.toml:3: smollm2-135m: `grups` is no [^\n]*$"):
+        planned(file, "--compose", "--pull")
+    with pytest.raises(CommandError, match=r"(?s)has 2 mistakes.*:2: smollm2-135m: The model .* is not here"):
+        planned(file, "--compose")
+    assert not (tmp_path / "none").exists(), "nothing was fetched"
+
+
 def test_two_forms_of_one_plan_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="leave out one of the two"):
         planned(written(tmp_path, TWO), "--compose", "--json")
