@@ -209,6 +209,11 @@ def drain(group: str) -> str:
     return f"{PREFIX}.drain.{token(group)}"
 
 
+def limit_kv(group: str) -> str:
+    """Returns the subject for `LimitKV` to a group's leader."""
+    return f"{PREFIX}.kv.limit.{token(group)}"
+
+
 def heartbeat(group: str) -> str:
     """Returns the subject for the `Heartbeat` of a leader; routers listen on `HEARTBEAT_ALL`."""
     return f"{PREFIX}.heartbeat.{token(group)}"
@@ -260,3 +265,8 @@ def start_group(host: str) -> str:
 def stop_group(host: str) -> str:
     """Returns the subject for `StopGroup` to a host's agent."""
     return f"{PREFIX}.host.stop.{token(host)}"
+
+
+def limit_hosted_kv(host: str) -> str:
+    """Returns the subject for `LimitKV` to a host's agent."""
+    return f"{PREFIX}.host.kv.{token(host)}"

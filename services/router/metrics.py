@@ -56,8 +56,8 @@ class RouterMetrics:
         )
         self._actions = counter(
             "ryz_router_model_actions_total",
-            "Commands to agents of hosts, by action (`load`, `stop`), reason and outcome (`done`, `refused`, "
-            "`unanswered`).",
+            "Commands to agents of hosts, by action (`load`, `stop`, `resize`), reason and outcome (`done`, "
+            "`refused`, `unanswered`).",
             ["action", "reason", "outcome"],
         )
         self._seconds = HistogramFamily(

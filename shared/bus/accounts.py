@@ -61,6 +61,7 @@ WORK, CANCEL, RESEND = _all(subjects.work("_")), _all(subjects.cancel("_")), _al
 PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(subjects.drain("_"))
 CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
 START_GROUP, STOP_GROUP = _all(subjects.start_group("_")), _all(subjects.stop_group("_"))
+LIMIT_HOSTED_KV, LIMIT_KV = _all(subjects.limit_hosted_kv("_")), _all(subjects.limit_kv("_"))
 TOKENIZE = (_all(subjects.tokenize("_")), _all(subjects.detokenize("_")))
 TOKENIZE_OUTSIDE = (
     _all(subjects.tokenize("_", ANY_CALLER)),
@@ -104,7 +105,7 @@ _ROUTER = BusAccount(
     "routers",
     publish=(
         WORK, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.SESSION_GET, subjects.PINS, ANY_INBOX,
-        subjects.LEASE, START_GROUP, STOP_GROUP,
+        subjects.LEASE, START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV,
     ),
     read=(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
@@ -128,7 +129,7 @@ _WORKER = BusAccount(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,
         *(_all(subject) for subject in (subjects.resend("_", ANY_CALLER), subjects.cancel("_", ANY_CALLER))),
         *(_member(subject, subjects.TOKENIZE_QUEUE) for subject in (*TOKENIZE, *TOKENIZE_OUTSIDE)),
-        subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, PEER, WARM, CLAIM, DELIVERED,
+        subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, LIMIT_KV, PEER, WARM, CLAIM, DELIVERED,
         subjects.KV_HOLDERS,
         subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE,
         subjects.SRV_ALL,
@@ -163,8 +164,8 @@ _CLI = BusAccount(
 _HOST = BusAccount(
     "host",
     "agents of hosts, which start and stop groups",
-    publish=(subjects.HOST_REPORT, DRAIN),
-    read=(START_GROUP, STOP_GROUP, subjects.MANAGE_MODEL, subjects.PUT_MODEL),
+    publish=(subjects.HOST_REPORT, DRAIN, LIMIT_KV),
+    read=(START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV, subjects.MANAGE_MODEL, subjects.PUT_MODEL),
     answers=True,
 )  # fmt: skip
 OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant

@@ -29,6 +29,11 @@ class HostedGroup(Wire, frozen=True, kw_only=True):
         charged_bytes: What it counts for: its plan, or its measured memory (PSS) if that is more.
         age_ms: Since its start.
         load_ms: How long it took until it was ready; 0: it was not yet.
+        kv_bytes: What its KV cache may take, once memory above it was measured to be free.
+        kv_most_bytes: All of its KV cache; 0: it keeps its size, or is not known yet.
+        kv_least_bytes: The limit goes no lower: the model's minimum.
+        kv_needed_bytes: What requests that run there hold and need soon; nor does it go below this.
+        kv_age_ms: Since the limit was changed, or since the start.
     """
 
     group: GroupName
@@ -37,6 +42,11 @@ class HostedGroup(Wire, frozen=True, kw_only=True):
     charged_bytes: Bytes = 0
     age_ms: Milliseconds = 0
     load_ms: Milliseconds = 0
+    kv_bytes: Bytes = 0
+    kv_most_bytes: Bytes = 0
+    kv_least_bytes: Bytes = 0
+    kv_needed_bytes: Bytes = 0
+    kv_age_ms: Milliseconds = 0
 
 
 class OfferedModel(Wire, frozen=True, kw_only=True):
@@ -135,6 +145,41 @@ class GroupCommanded(Wire, frozen=True, kw_only=True):
     """
 
     group: str = ""
+    refused: str = ""
+
+
+class LimitKV(Wire, frozen=True, kw_only=True):
+    """Commands what the KV cache of a group may take: a host's agent, which tells the group's leader.
+
+    Attributes:
+        limit_bytes: On all ranks together; 0: all that it has.
+        epoch: As in `StartGroup`; leaders ignore it.
+    """
+
+    max_bytes: ClassVar[int] = SMALL
+    group: GroupName
+    limit_bytes: Bytes = 0
+    epoch: Annotated[int, msgspec.Meta(ge=0)] = 0
+    reason: str = ""
+
+
+class KVLimited(Wire, frozen=True, kw_only=True):
+    """Immediate answer to `LimitKV`; memory above the limit comes back with the group's next step.
+
+    Attributes:
+        most_bytes: All of the cache; 0: the group gives no memory back, and has no limit.
+        most_tokens: The same in tokens.
+        least_bytes: Enough for the longest request.
+        needed_bytes: What running requests hold and need soon. No limit is set below this and the least.
+        refused: Why the agent does nothing; empty: it is done.
+    """
+
+    group: GroupName
+    limit_bytes: Bytes = 0
+    most_bytes: Bytes = 0
+    most_tokens: Annotated[int, msgspec.Meta(ge=0)] = 0
+    least_bytes: Bytes = 0
+    needed_bytes: Bytes = 0
     refused: str = ""
 
 

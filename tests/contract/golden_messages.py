@@ -111,7 +111,17 @@ CARD = m.ModelCard(
     sampling=DEFAULTS,
 )  # fmt: skip
 HOSTED = m.HostedGroup(
-    group="g0", model="demo", phase="running", charged_bytes=2**30, age_ms=9000, load_ms=700
+    group="g0",
+    model="demo",
+    phase="running",
+    charged_bytes=2**30,
+    age_ms=9000,
+    load_ms=700,
+    kv_bytes=2**28,
+    kv_most_bytes=2**29,
+    kv_least_bytes=2**26,
+    kv_needed_bytes=2**24,
+    kv_age_ms=8000,
 )
 OFFERED = m.OfferedModel(
     card=CARD, aliases=["small"], first_bytes=2**29, next_bytes=2**28, load_ms=700, least_groups=1,
@@ -213,6 +223,11 @@ EXAMPLES: list[m.Wire] = [
     m.StartGroup(model="demo", running=1, epoch=7, reason="demand"),
     m.StopGroup(group="g0", epoch=7, reason="idle"),
     m.GroupCommanded(group="g1", refused="no memory"),
+    m.LimitKV(group="g1", limit_bytes=2**28, epoch=7, reason="wanted"),
+    m.KVLimited(
+        group="g1", limit_bytes=2**28, most_bytes=2**29, most_tokens=65536, least_bytes=2**24,
+        needed_bytes=2**20, refused="no memory",
+    ),
     m.PutModel(host="stack", entry='{"source":"demo"}'),
     m.ManageModel(model="demo", action="scale", groups=2),
     m.ModelManaged(model="demo", host="stack", refused="it is pinned"),

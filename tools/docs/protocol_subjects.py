@@ -95,6 +95,9 @@ SUBJECTS = [
         _each(subjects.stop_group("_"), "host"), "StopGroup, answered by GroupCommanded", "routers", AGENT
     ),
     SubjectRow(
+        _each(subjects.limit_hosted_kv("_"), "host"), "LimitKV, answered by KVLimited", "routers", AGENT
+    ),
+    SubjectRow(
         f"`{subjects.MANAGE_MODEL}`",
         "ManageModel, answered by ModelManaged of each host that offers the model",
         "gateways, operators",
@@ -109,6 +112,9 @@ SUBJECTS = [
     SubjectRow(f"`{subjects.LEASE}`", "LeaseClaim, answered by LeaseHeld", "routers", KVSTATE),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
     SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),
+    SubjectRow(
+        _each(subjects.limit_kv("_"), "group"), "LimitKV, answered by KVLimited", "agents of hosts", LEADER
+    ),
     SubjectRow(
         f"`{subjects.BROKER_DISCONNECT}`", "JSON of the broker: a client is gone", "the broker", "all routers"
     ),

@@ -6,7 +6,7 @@ agent alone knows what runs at this moment.
 
 import asyncio
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any
@@ -33,6 +33,8 @@ from shared.messages import (
     DrainGroup,
     Draining,
     GroupCommanded,
+    KVLimited,
+    LimitKV,
     ManageModel,
     ModelManaged,
     PutModel,
@@ -42,8 +44,10 @@ from shared.messages import (
 
 REPORT_S = 1.0
 MEASURE_S = 4.0
+SETTLE_S, SETTLE_POLL_S = 1.5, 0.2  # for memory that a smaller KV cache gives back
 DRAIN_S = 600.0  # for requests that a group runs when it is to end
 ASK_S = 2.0
+ASK_KV_S = 1.0
 READY_POLL_S = 0.05
 CONNECT_S, RECONNECT_S = 60.0, 5.0
 
@@ -62,7 +66,7 @@ class HostAgent:
         self._reserve_bytes = reserve_bytes
         instance_id, offers = f"{plan.host}-{time.time_ns():x}", make_offers(plan, int(time.time()))
         self._hosted = HostedModels(plan.host, instance_id, offers, plan.plan.budget_bytes)
-        self._changed = asyncio.Event()
+        self._changed, self._measure_soon = asyncio.Event(), asyncio.Event()
         self._bus: NatsBus | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         for leader in plan.running:
@@ -105,6 +109,7 @@ class HostAgent:
         endpoint, host = Endpoint(bus), self._plan.host
         await bus.subscribe(subjects.start_group(host), endpoint.handler(StartGroup, self._on_start))
         await bus.subscribe(subjects.stop_group(host), endpoint.handler(StopGroup, self._on_stop))
+        await bus.subscribe(subjects.limit_hosted_kv(host), endpoint.handler(LimitKV, self._on_limit))
         await bus.subscribe(subjects.MANAGE_MODEL, endpoint.handler(ManageModel, self._on_manage))
         await bus.subscribe(subjects.PUT_MODEL, endpoint.handler(PutModel, self._on_put))
 
@@ -130,6 +135,49 @@ class HostAgent:
         self._spawn(self._stack.end(leader.name, partial(self._drain, group.name), DRAIN_S))
         self._changed.set()
         return GroupCommanded(group=group.name)
+
+    async def _on_limit(self, command: LimitKV, _: Message) -> KVLimited:
+        try:
+            group = self._hosted.resize(command)
+        except CommandRefused as refused:
+            return KVLimited(group=command.group, refused=str(refused))
+        said = await self._ask_kv(group.name, command.limit_bytes)
+        if said is None:
+            group.kv.cancel()
+            return KVLimited(group=group.name, refused="its leader does not answer")
+        self._hosted.note_kv(group.name, said)
+        if not group.kv.confirm(said.limit_bytes, time.monotonic()):
+            self._changed.set()
+            return KVLimited(group=group.name, refused="its requests need what it has")
+        self._spawn(self._settle(group))
+        return said
+
+    async def _settle(self, group: HostedGroup) -> None:
+        """Let a new limit count: a lower one when its memory is measured to be free, or stays taken."""
+        until = time.monotonic() + SETTLE_S
+        while group.kv.asked_bytes < group.kv.limit_bytes:
+            await self._measure_groups([group.name])
+            if self._hosted.is_as_planned(group.name) or time.monotonic() > until:
+                break
+            await asyncio.sleep(SETTLE_POLL_S)
+        group.kv.settle()
+        self._changed.set()
+
+    async def _ask_kv(self, group: str, limit_bytes: int) -> KVLimited | None:
+        """Tell a leader its limit; None if it does not answer."""
+        if self._bus is None:
+            return None
+        limit = LimitKV(group=group, limit_bytes=limit_bytes)
+        try:
+            return await call(self._bus, subjects.limit_kv(group), limit, KVLimited, timeout_s=ASK_KV_S)
+        except RyzError:
+            return None
+
+    async def _repeat_limit(self, group: HostedGroup) -> None:
+        """Tell a leader its limit again, which it may have lost in a restart, and note what it says."""
+        said = await self._ask_kv(group.name, group.kv.repeated_bytes)
+        if said is not None:
+            self._hosted.note_kv(group.name, said)
 
     async def _on_manage(self, command: ManageModel, _: Message) -> ModelManaged | None:
         offer = self._hosted.offers.get(command.model)
@@ -181,6 +229,7 @@ class HostAgent:
             if self._stack.ready_at(leader.name) is not None:
                 self._hosted.note_ready(group.name, time.monotonic())
                 self._changed.set()
+                self._measure_soon.set()
                 return
             await asyncio.sleep(READY_POLL_S)
 
@@ -194,17 +243,25 @@ class HostAgent:
     async def _measure(self) -> None:
         """Measure the memory of groups, and what the system has left."""
         while True:
-            leaders = {
-                name: self._stack.pid(self._hosted.offers[group.model].leaders[name].name)
-                for name, group in self._hosted.groups.items()
-            }
-            measured = await asyncio.to_thread(group_bytes, leaders)
-            free = available_bytes()
-            for name, num_bytes in measured.items():
-                if name in self._hosted.groups:
-                    self._hosted.groups[name].measured_bytes = num_bytes
-            self._hosted.free_bytes = max(0, free - self._reserve_bytes)
-            await asyncio.sleep(MEASURE_S)
+            self._measure_soon.clear()
+            groups = [group for group in self._hosted.groups.values() if group.load_s and not group.stopping]
+            await asyncio.gather(*(self._repeat_limit(group) for group in groups))
+            await self._measure_groups(list(self._hosted.groups))
+            self._hosted.free_bytes = max(0, available_bytes() - self._reserve_bytes)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(MEASURE_S):
+                    await self._measure_soon.wait()
+
+    async def _measure_groups(self, names: Sequence[str]) -> None:
+        leaders = {
+            name: self._stack.pid(self._hosted.offers[group.model].leaders[name].name)
+            for name in names
+            if (group := self._hosted.groups.get(name)) is not None
+        }
+        measured = await asyncio.to_thread(group_bytes, leaders)
+        for name, num_bytes in measured.items():
+            if name in self._hosted.groups:
+                self._hosted.groups[name].measured_bytes = num_bytes
 
     async def _publish(self, bus: NatsBus) -> None:
         try:

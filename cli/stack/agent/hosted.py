@@ -1,14 +1,15 @@
 """The groups of a host by command: which may start, what they count for, and what is reported. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
+from cli.stack.agent.group_kv import GroupKV
 from cli.stack.agent.offers import HostedGroup, Offer, make_offer, make_pending
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import AddedModel
 from cli.stack.sizing_text import size_words
 from cli.stack.supervision.process import ServiceSpec
 from shared.messages import HostedGroup as ReportedGroup
-from shared.messages import HostReport, ManageModel, ModelManaged, StartGroup, StopGroup
+from shared.messages import HostReport, KVLimited, LimitKV, ManageModel, ModelManaged, StartGroup, StopGroup
 
 MAX_MODELS = 64
 
@@ -56,14 +57,27 @@ class HostedModels:
     def charges(self) -> dict[str, int]:
         """Return what each group counts for: its plan, or its measured memory if that is more.
 
+        The plan has the KV cache as large as it may get; a limit that is lower counts in its place.
         Weights that groups of a model share count with one of them, as long as any is there.
         """
+        return {
+            name: max(planned, self.groups[name].measured_bytes)
+            for name, planned in self._planned(lambda kv: kv.charged_bytes).items()
+        }
+
+    def is_as_planned(self, name: str) -> bool:
+        """Whether a group takes no more memory than planned with the limit that was asked for; or is gone."""
+        planned = self._planned(lambda kv: kv.asked_bytes).get(name)
+        return planned is None or self.groups[name].measured_bytes <= planned
+
+    def _planned(self, kv_bytes: Callable[[GroupKV], int]) -> dict[str, int]:
+        """Return what each group takes by its plan, if its KV cache takes so much."""
         found, seen = dict[str, int](), set[str]()
         for group in self.groups.values():
             needs = self.offers[group.model].needs
             planned = needs.further if group.model in seen else needs.first
             seen.add(group.model)
-            found[group.name] = max(planned, group.measured_bytes)
+            found[group.name] = max(0, planned - group.kv.most_bytes + kv_bytes(group.kv))
         return found
 
     def start(self, command: StartGroup, now: float) -> ServiceSpec:
@@ -106,6 +120,32 @@ class HostedModels:
             raise CommandRefused(f"group {command.group!r} {ended}")
         group.stopping = True
         return group
+
+    def resize(self, command: LimitKV) -> HostedGroup:
+        """Return the group whose KV cache is to be limited; more of it counts from here on.
+
+        Raises:
+            CommandRefused: It cannot be, or there is no memory for more.
+        """
+        self._check_epoch(command.epoch)
+        group = self.groups.get(command.group)
+        if group is None or group.stopping:
+            raise CommandRefused(f"group {command.group!r} does not run here")
+        if not group.kv.most_bytes or not group.kv.is_settled:
+            raise CommandRefused("its KV cache keeps its size, or is being resized")
+        more = command.limit_bytes - group.kv.limit_bytes
+        left = self.budget_bytes - sum(self.charges().values())
+        if more > max(0, left):
+            raise CommandRefused(f"it wants {size_words(more)} more, and {size_words(max(0, left))} are left")
+        if command.limit_bytes < group.kv.least_bytes:
+            raise CommandRefused(f"its model keeps {size_words(group.kv.least_bytes)}")
+        group.kv.ask(command.limit_bytes)
+        return group
+
+    def note_kv(self, name: str, said: KVLimited) -> None:
+        """A leader has said what the KV cache of its group takes."""
+        if (group := self.groups.get(name)) is not None:
+            group.kv.note_said(said, self.offers[group.model].model.entry.kv_cache_min_tokens)
 
     def add(self, entry: ModelEntry, learned_s: int) -> str:
         """Note a model that is to be found; returns why it is not, empty if it is.
@@ -230,6 +270,11 @@ class HostedModels:
             charged_bytes=charged_bytes,
             age_ms=round((now - group.began_at) * 1000),
             load_ms=round(group.load_s * 1000),
+            kv_bytes=group.kv.limit_bytes,
+            kv_most_bytes=group.kv.most_bytes,
+            kv_least_bytes=group.kv.least_bytes,
+            kv_needed_bytes=group.kv.needed_bytes,
+            kv_age_ms=round((now - (group.kv.changed_at or group.began_at)) * 1000),
         )
 
     def _check_epoch(self, epoch: int) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from cli.stack.agent.group_kv import GroupKV
 from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
 from cli.stack.fleet.one_more import AddedModel
@@ -104,6 +105,7 @@ class HostedGroup:
         load_s: Seconds until it was ready; 0 before that.
         stopping: True once a command to end it was accepted.
         measured_bytes: Its memory at the last measurement; 0 before the first.
+        kv: What its KV cache takes.
     """
 
     name: str
@@ -112,6 +114,7 @@ class HostedGroup:
     load_s: float = 0.0
     stopping: bool = False
     measured_bytes: int = 0
+    kv: GroupKV = field(default_factory=GroupKV)
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,6 +97,9 @@ class ModelEntry(BaseModel):
     """Of weights, as `--precision`."""
     kv_cache_tokens: KVTokens | None = None
     """KV cache of a group, in tokens; 0: a share of the free memory. Left out: what fits, at most 65,536."""
+    kv_cache_min_tokens: Annotated[int, Interval(ge=1, le=2**31)] = 0
+    """Where models are loaded on demand: the KV cache of a group shrinks to so many tokens before a model is
+    evicted. Left out: to those of the longest request."""
 
     @field_validator("aliases")
     @classmethod
@@ -110,6 +113,12 @@ class ModelEntry(BaseModel):
     def _is_pinned_or_sleeps(self) -> Self:
         if self.pinned and self.sleep_after_s:
             raise ValueError("`pinned` and `sleep_after_s` contradict each other: leave out one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _is_kv_in_order(self) -> Self:
+        if self.kv_cache_tokens and self.kv_cache_min_tokens > self.kv_cache_tokens:
+            raise ValueError("`kv_cache_min_tokens` is more than `kv_cache_tokens`: make it smaller")
         return self
 
     @property

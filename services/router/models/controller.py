@@ -12,7 +12,7 @@ import structlog
 
 from services.router.context import RouterContext
 from services.router.domain.models.assumed import assume
-from services.router.domain.models.control_state import Action, Load, ModelFleet, Refused, Stop
+from services.router.domain.models.control_state import Action, Command, ModelFleet, Refused
 from services.router.domain.models.decision import decide
 from services.router.models.commands import HostCommands
 from services.router.models.lease import ControllerLease
@@ -72,7 +72,7 @@ class ModelController:
         self._note_refused({one.model: one.why for one in actions if isinstance(one, Refused)})
         if not self._lease.is_held(now):
             return
-        by_host: dict[str, list[Load | Stop]] = {}
+        by_host: dict[str, list[Command]] = {}
         for action in actions:
             if not isinstance(action, Refused):
                 by_host.setdefault(action.host, []).append(action)

@@ -109,10 +109,14 @@ class EngineState:
             self.kv_scheduler, self.kv_parts = self.scheduler, info.kv_parts.heads
         return self.scheduler
 
-    def set_kv_limit(self, limit: int) -> int:
+    def set_kv_limit(self, limit: int, bound: int | None = None) -> int:
         """Limits the KV blocks that hold content; the ranks give the memory of the others to the system.
 
         Running sequences keep their blocks and may grow; call it again for those that they leave behind.
+
+        Args:
+            limit: Blocks for new sequences.
+            bound: Blocks beyond which running ones do not grow either, as if the pool had no more; None: all.
 
         Returns:
             The limit that holds: enough for the longest request, and all blocks while the engine is down or
@@ -128,7 +132,7 @@ class EngineState:
                     "the KV cache keeps its memory: ranks without kernels, or on a GPU, give none back"
                 )
             return info.num_blocks
-        scheduler.blocks.set_limit(wanted)
+        scheduler.blocks.set_limit(wanted, None if bound is None else max(bound, wanted))
         self.work.set()
         return wanted
 

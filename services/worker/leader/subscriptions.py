@@ -6,6 +6,7 @@ from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls, check_reply_to
 from services.worker.leader.calls.drain_calls import DrainCalls
 from services.worker.leader.calls.holders_calls import MAX_ASKED, HoldersCalls, check_token_ids
+from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import MAX_WARMING, MAX_WARMS, LeaderSessionCalls
 from services.worker.leader.calls.token_calls import MAX_AT_ONCE, MAX_WAITING, TokenCalls
@@ -25,6 +26,7 @@ from shared.messages import (
     DrainGroup,
     GroupDown,
     HoldersQuery,
+    LimitKV,
     ProfileQuery,
     Resend,
     SessionGet,
@@ -43,6 +45,7 @@ class LeaderCalls(NamedTuple):
     sessions: LeaderSessionCalls
     holders: HoldersCalls
     drain: DrainCalls
+    kv_limit: KVLimitCalls
     fence: Fence
     deliveries: DeliveryTracker
     tokens: TokenCalls
@@ -100,6 +103,7 @@ class Subscriptions:
             (subjects.peer(group), handler(SessionGet, calls.sessions.find_record)),
             (subjects.SESSION_GONE, handler(SessionGone, calls.sessions.forget_session)),
             (subjects.drain(group), handler(DrainGroup, calls.drain.drain_group)),
+            (subjects.limit_kv(group), handler(LimitKV, calls.kv_limit.limit_kv)),
             (subjects.PROFILE, handler(ProfileQuery, calls.profiles.profile, answers_bad=False)),
             (subjects.GROUP_DOWN, down),
         ):

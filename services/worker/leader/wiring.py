@@ -18,6 +18,7 @@ from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls
 from services.worker.leader.calls.drain_calls import DrainCalls
 from services.worker.leader.calls.holders_calls import HoldersCalls
+from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import LeaderSessionCalls
 from services.worker.leader.calls.token_calls import TokenCalls
@@ -186,6 +187,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output, drafts=drafts)
     drain = Drain(context, orchestrator, table, kv_tier, sessions, announce=heartbeats.beat)
 
+    kv_room = KVRoom(engine)
     calls = LeaderCalls(
         intake=intake,
         requests=RequestCalls(context, table, ResendBudget(options.outside_resend_bytes_s)),
@@ -193,6 +195,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         sessions=LeaderSessionCalls(context, engine, kv_tier, sessions, gate, announcer=announcer),
         holders=HoldersCalls(context, engine, options.tensor_parallel),
         drain=DrainCalls(context, drain, table, options.drain_timeout_s),
+        kv_limit=KVLimitCalls(options.group, kv_room),
         fence=Fence(context, table),
         deliveries=deliveries,
         tokens=TokenCalls(context, engine, builder, tokenizer, model.tokenizer),
@@ -221,7 +224,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         loop=loop,
         drain=drain,
         controls=ControlRuns(context, engine, table, preparation, model),
-        kv_room=KVRoom(engine),
+        kv_room=kv_room,
         status=GroupStatus(
             context, orchestrator, engine, table, kv_tier, sessions=sessions, draft_engine=drafting
         ),

@@ -113,7 +113,7 @@ OF_REQUESTS = {
 OF_PROCESSES = {
     **_fields(
         TEXT,
-        action="of the controller: `load` or `stop`",
+        action="of the controller: `load`, `stop` or `resize`",
         lease="what is leased",
         host_instance="the agent of a host; changes with each start",
         wanted_by="the model that gets the memory",

@@ -94,6 +94,7 @@ TARGETS = (
     Target(subjects.GROUP_DOWN, "router", m.GroupDown, spared=of_running_group),
     Target(subjects.drain("g0"), "cli", m.DrainGroup, spared=lambda message: True),
     Target(subjects.drain("nobody"), "cli", m.DrainGroup),
+    Target(subjects.limit_kv("g0"), "host", m.LimitKV, answered=True),
     Target(subjects.MODELS, "cli", m.ListModels, answered=True),
     Target(subjects.STATUS, "cli", m.StatusQuery),
     Target(subjects.EXPLAIN, "cli", m.ExplainQuery),

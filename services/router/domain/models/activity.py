@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.groups.group import Group
-from services.router.domain.models.control_state import GroupState, HostState, ModelFleet
+from services.router.domain.models.control_state import FIXED, GroupState, HostState, KVState, ModelFleet
 from services.router.domain.models.demand import DemandBook
 from services.router.domain.models.offered import HostView, OfferedModels
 from shared.messages import HostedGroup
@@ -87,6 +87,7 @@ class GroupActivity:
             ready_s=ready_s,
             load_s=hosted.load_ms / 1000,
             served=group is not None and group.heartbeat.accepted_total > 0,
+            kv=_kv_of(hosted, now - host.heard_at),
         )
 
     def _use(self, hosted: HostedGroup, group: Group | None, now: float, *, busy: bool) -> _Use | None:
@@ -110,3 +111,15 @@ def group_of(hosted: HostedGroup, fleet: Fleet) -> Group | None:
     """The group of a host as the fleet knows it; None while no heartbeat of it was heard."""
     group = fleet.find(hosted.group)
     return group if group is not None and group.heartbeat.model.name == hosted.model else None
+
+
+def _kv_of(hosted: HostedGroup, since_s: float) -> KVState:
+    if not hosted.kv_most_bytes:
+        return FIXED
+    return KVState(
+        limit_bytes=hosted.kv_bytes,
+        most_bytes=hosted.kv_most_bytes,
+        least_bytes=hosted.kv_least_bytes,
+        needed_bytes=hosted.kv_needed_bytes,
+        age_s=hosted.kv_age_ms / 1000 + since_s,
+    )

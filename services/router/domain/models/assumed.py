@@ -3,7 +3,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from services.router.domain.models.control_state import GroupState, HostState, Load, ModelFleet, Stop
+from services.router.domain.models.control_state import (
+    Command,
+    GroupState,
+    HostState,
+    ModelFleet,
+    Resize,
+    Stop,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,7 +21,7 @@ class Sent:
         running: Groups of the model that the host had when a `Load` was sent.
     """
 
-    action: Load | Stop
+    action: Command
     running: int = 0
 
 
@@ -35,11 +42,22 @@ def _assume(host: HostState, commands: Iterable[Sent]) -> HostState:
         action = sent.action
         if isinstance(action, Stop):
             groups = [replace(one, stopping=True) if one.name == action.group else one for one in groups]
+        elif isinstance(action, Resize):
+            groups = [_resized(one, action.kv_bytes) if one.name == action.group else one for one in groups]
         elif sum(one.model == action.model for one in groups) <= sent.running:
             groups.append(
                 GroupState(f"a new group of {action.model}", action.model, _bytes(host, action.model))
             )
     return replace(host, groups=tuple(groups))
+
+
+def _resized(group: GroupState, kv_bytes: int) -> GroupState:
+    """What its cache gives up still counts, what it gets counts already."""
+    kv, more = group.kv, kv_bytes - group.kv.limit_bytes
+    if more <= 0:
+        return replace(group, kv=replace(kv, freeing_bytes=-more, age_s=0.0))
+    resized = replace(kv, limit_bytes=kv_bytes, age_s=0.0)
+    return replace(group, charged_bytes=group.charged_bytes + more, kv=resized)
 
 
 def _bytes(host: HostState, model: str) -> int:

@@ -7,6 +7,31 @@ from shared.messages import OfferedModel
 
 LoadReason = Literal["demand", "wish", "least", "queue"]
 StopReason = Literal["idle", "wish", "evicted", "rotated", "surplus"]
+ResizeReason = Literal["wanted", "budget", "free"]
+
+
+@dataclass(frozen=True, slots=True)
+class KVState:
+    """The KV cache of a group, which may be limited; `charged_bytes` of the group count the limit.
+
+    Attributes:
+        limit_bytes: What it may take, as was measured.
+        most_bytes: All of it; 0: it keeps its size.
+        least_bytes: The model's minimum.
+        needed_bytes: What requests that run there hold and need soon.
+        freeing_bytes: Above the limit that was just commanded; it counts until it is measured to be free.
+        age_s: Since the limit was changed, or since the group's start.
+    """
+
+    limit_bytes: int = 0
+    most_bytes: int = 0
+    least_bytes: int = 0
+    needed_bytes: int = 0
+    freeing_bytes: int = 0
+    age_s: float = 0.0
+
+
+FIXED = KVState()
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +53,7 @@ class GroupState:
         ready_s: Since it was ready for the first time; 0: it was not yet.
         load_s: How long it took until then.
         served: It has had a request since its start.
+        kv: What its KV cache takes.
     """
 
     name: str
@@ -41,6 +67,7 @@ class GroupState:
     ready_s: float = 0.0
     load_s: float = 0.0
     served: bool = False
+    kv: KVState = FIXED
 
     @property
     def starting(self) -> bool:
@@ -103,6 +130,17 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
+class Resize:
+    """Change what the KV cache of a group may take; `wanted_by` is the model that needs the memory."""
+
+    host: str
+    group: str
+    kv_bytes: int
+    reason: ResizeReason
+    wanted_by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Refused:
     """A model cannot be loaded anywhere, whatever ends: why, as a sentence for callers."""
 
@@ -110,4 +148,5 @@ class Refused:
     why: str
 
 
-Action = Load | Stop | Refused
+Command = Load | Stop | Resize
+Action = Command | Refused

@@ -2,8 +2,8 @@
 
 The same fleet gives the same actions, whatever the order of its parts. So a controller that takes over goes
 on where another one stopped. `claims.py` says what is loaded and in which order, `placement.py` where,
-`eviction.py` what stops for it, `retirement.py` what stops anyway, `scaling.py` when a model gets
-more groups.
+`eviction.py` what shrinks and stops for it, `retirement.py` what stops anyway, `scaling.py` when a model gets
+more groups and larger KV caches.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from services.router.domain.models.control_state import Action, Demand, ModelFle
 from services.router.domain.models.host_plan import HostPlan
 from services.router.domain.models.placement import place
 from services.router.domain.models.retirement import retire
-from services.router.domain.models.scaling import scale_up
+from services.router.domain.models.scaling import grow, scale_up
 
 
 def decide(fleet: ModelFleet) -> list[Action]:
@@ -27,7 +27,10 @@ def decide(fleet: ModelFleet) -> list[Action]:
     for claim in claims(plans, demand):
         if claim.reason != "demand" or not any(plan.loading == claim.model for plan in plans):
             actions += place(claim, demand)
-    return actions + scale_up(plans, demand)
+    actions += scale_up(plans, demand)
+    for plan in plans:
+        actions += grow(plan)
+    return actions
 
 
 def _refusals(plans: Sequence[HostPlan], demand: Mapping[str, Demand]) -> list[Refused]:

@@ -11,6 +11,7 @@ from services.router.domain.models.control_state import (
     HostState,
     Load,
     LoadReason,
+    Resize,
     Stop,
     StopReason,
 )
@@ -41,6 +42,7 @@ class HostPlan:
         self.loading = ""
         self.awaited = False
         self._charged_bytes = sum(group.charged_bytes for group in self._groups)
+        self._freeing = {group.name: group.kv.freeing_bytes for group in self._groups}
         self._reserved_bytes = 0
 
     @property
@@ -77,16 +79,25 @@ class HostPlan:
         """Memory that is free when groups that stop have ended, less reserved memory; may be negative."""
         return self.coming_after(())
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether a group ends, so that what it leaves is not known yet."""
+        return bool(self._stopping)
+
     def coming_after(self, victims: Collection[GroupState]) -> int:
         """`coming_bytes` if these groups are stopped, too."""
         ending = self._stopping.union(group.name for group in victims)
-        return self.free_bytes + self._ended_bytes(ending) - self._reserved_bytes
+        freed = sum(count for name, count in self._freeing.items() if name not in ending)
+        return self.free_bytes + freed + self._ended_bytes(ending) - self._reserved_bytes
 
     def kept_bytes(self) -> int:
-        """Memory of groups that are never stopped for other models: pinned, or needed as the least number."""
+        """Memory of groups that are never stopped for other models: pinned, or needed as the least number.
+
+        Their caches count with what they cannot give up.
+        """
         kept = 0
         for model, groups in self._running.items():
-            charges = sorted(group.charged_bytes for group in groups)
+            charges = sorted(_full_bytes(group) - _yielding_bytes(group) for group in groups)
             kept += sum(charges[self.excess(model) :])  # as in `_ended_bytes`
         return kept
 
@@ -107,6 +118,19 @@ class HostPlan:
         self._running[group.model] = [one for one in self._running[group.model] if one is not group]
         return Stop(self.name, group.name, reason, wanted_by)
 
+    def kv_limit(self, group: GroupState) -> int:
+        """What a group's KV cache may take after what was decided so far."""
+        return group.kv.limit_bytes - self._freeing[group.name]
+
+    def resize(self, group: GroupState, kv_bytes: int, wanted_by: str = "") -> Resize:
+        """Changes what a group's KV cache may take; more counts from now on, less when it is measured."""
+        less = self.kv_limit(group) - kv_bytes
+        if less < 0:
+            self._charged_bytes -= less
+            return Resize(self.name, group.name, kv_bytes, "free")
+        self._freeing[group.name] += less
+        return Resize(self.name, group.name, kv_bytes, "wanted" if wanted_by else "budget", wanted_by)
+
     def reserve(self, model: str) -> None:
         """Keeps memory that is or will be free for a model that waits for it."""
         self._reserved_bytes += self.need_bytes(model)
@@ -116,11 +140,28 @@ class HostPlan:
         """Memory that is free after these groups have ended.
 
         Groups of a model share its weights, which stay as long as one of them runs and are then counted with
-        that one. So the groups with the largest charges count as those that stay.
+        that one. So the groups with the largest charges count as those that stay; what a smaller cache saves
+        is saved where the cache is.
         """
         total = 0
         for model in {group.model for group in self._groups if group.name in ending}:
             groups = [group for group in self._groups if group.model == model]
-            count = sum(group.name in ending for group in groups)
-            total += sum(sorted(group.charged_bytes for group in groups)[:count])
+            ended = [group for group in groups if group.name in ending]
+            total += sum(sorted(_full_bytes(group) for group in groups)[: len(ended)])
+            total -= sum(_saved_bytes(group) for group in ended)
         return total
+
+
+def _saved_bytes(group: GroupState) -> int:
+    """What a limit of its KV cache saves."""
+    return group.kv.most_bytes - group.kv.limit_bytes
+
+
+def _full_bytes(group: GroupState) -> int:
+    """What a group would count for without a limit."""
+    return group.charged_bytes + _saved_bytes(group)
+
+
+def _yielding_bytes(group: GroupState) -> int:
+    """What the largest KV cache of a group could give up."""
+    return group.kv.most_bytes - group.kv.least_bytes if group.kv.most_bytes else 0

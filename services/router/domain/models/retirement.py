@@ -2,17 +2,17 @@
 
 from collections.abc import Collection
 
-from services.router.domain.models.control_state import GroupState, Stop
-from services.router.domain.models.eviction import idle_groups, is_idle
+from services.router.domain.models.control_state import Command, GroupState, Stop
+from services.router.domain.models.eviction import idle_groups, is_idle, shrink
 from services.router.domain.models.host_plan import HostPlan
 
 
-def retire(plan: HostPlan, wanted: Collection[str]) -> list[Stop]:
+def retire(plan: HostPlan, wanted: Collection[str]) -> list[Command]:
     """Stops what an operator wants gone, what is too many, and what was not used for long.
 
     The plan then knows what stops. Groups of models with demand (`wanted`) are not idle.
     """
-    stops: list[Stop] = []
+    stops: list[Command] = []
     for model in plan.offers:
         stops += _surplus(plan, model)
         stops += _unused(plan, model, wanted)
@@ -41,9 +41,9 @@ def _unused(plan: HostPlan, model: str, wanted: Collection[str]) -> list[Stop]:
     return stops
 
 
-def _over_budget(plan: HostPlan, wanted: Collection[str]) -> list[Stop]:
-    """Stops idle groups while all take more than the budget: groups may grow after their start."""
-    stops = []
+def _over_budget(plan: HostPlan, wanted: Collection[str]) -> list[Command]:
+    """Groups may grow after their start: KV caches get smaller then, or else idle groups end."""
+    stops: list[Command] = [*shrink(plan, 0)]
     for group in idle_groups(plan, wanted):
         if plan.coming_bytes >= 0:
             break

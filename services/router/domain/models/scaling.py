@@ -1,11 +1,15 @@
-"""When a model that runs gets one more group. Pure."""
+"""When a model that runs gets one more group, and when the KV caches of its groups grow again. Pure."""
 
 from collections.abc import Collection, Sequence
 
 from services.router.domain.models.claims import may_start
-from services.router.domain.models.control_state import Load
+from services.router.domain.models.control_state import Load, Resize
+from services.router.domain.models.eviction import STEP_PART, cache_order
 from services.router.domain.models.host_plan import HostPlan
 from services.router.domain.models.placement import can_start
+
+KEEP_S = 10.0  # after a change of its limit, until a cache grows
+MARGIN_PART = 32  # of the budget: caches do not grow into it, since the budget itself goes up and down
 
 
 def scale_up(plans: Sequence[HostPlan], wanted: Collection[str]) -> list[Load]:
@@ -23,6 +27,24 @@ def scale_up(plans: Sequence[HostPlan], wanted: Collection[str]) -> list[Load]:
             plan = min(able, key=lambda plan: (not plan.running_of(model), -plan.free_bytes, plan.name))
             loads.append(plan.load(model, "queue"))
     return loads
+
+
+def grow(plan: HostPlan) -> list[Resize]:
+    """Raises limits where memory is free and nothing waits for it: of high priority and in use first."""
+    if plan.starting or plan.awaited or plan.is_ending:
+        return []
+    resized = []
+    free = plan.coming_bytes - plan.budget_bytes // MARGIN_PART
+    for group in sorted(plan.running, key=lambda one: cache_order(plan, one), reverse=True):
+        kv = group.kv
+        if not group.ready or group.model not in plan.offers or kv.age_s < KEEP_S:
+            continue
+        limit = plan.kv_limit(group)
+        more = min(kv.most_bytes - limit, free)
+        if more > 0 and (more >= kv.most_bytes // STEP_PART or limit + more == kv.most_bytes):
+            resized.append(plan.resize(group, limit + more))
+            free -= more
+    return resized
 
 
 def _shortest_queue(plans: Sequence[HostPlan], model: str) -> int:

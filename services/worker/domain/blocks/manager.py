@@ -33,10 +33,11 @@ class BlockManager:
 
     Attributes:
         limit: How many blocks tables may have when another one is opened. Open ones may grow beyond it.
+        bound: How many blocks tables may have at any time; they do not grow beyond it.
     """
 
     def __init__(self, num_blocks: int, sliding: SlidingBlocks | None = None, region: int = 1) -> None:
-        self.num_blocks = self.limit = num_blocks
+        self.num_blocks = self.limit = self.bound = num_blocks
         self.sliding = sliding
         self._pool = BlockPool(num_blocks, region)
         self._tables: dict[int, list[int]] = {}
@@ -56,12 +57,17 @@ class BlockManager:
         """Blocks that may have content, in tables or cached."""
         return self.num_used + self.num_cached
 
-    def set_limit(self, limit: int) -> None:
+    def set_limit(self, limit: int, bound: int | None = None) -> None:
         """Sets the limit; blocks beyond it that no table has lose their content, the oldest content first.
 
         Blocks beyond it that tables have stay as they are. Call it again when some of these are closed.
+
+        Args:
+            limit: See the class.
+            bound: See the class; None: all blocks.
         """
         self.limit = limit
+        self.bound = self.num_blocks if bound is None else bound
         self._pool.withhold(self.num_blocks - limit)
         if self.sliding is not None:
             self.sliding.set_share(limit / self.num_blocks)
@@ -188,7 +194,7 @@ class BlockManager:
         missing = blocks_for(num_tokens) - len(table)
         if missing <= 0:
             return []
-        if missing > self._pool.num_free:
+        if missing > min(self._pool.num_free, self.bound - self.num_used):
             return None
         added = self._pool.take(missing)
         table += added

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from services.router.domain.models.control_state import Load, Stop
+from services.router.domain.models.control_state import Load, Resize, Stop
 from tests.kits.router.models.simulated_host import SimulatedGroup, SimulatedHost
 
 if TYPE_CHECKING:
@@ -32,7 +33,28 @@ def check_load(host: SimulatedHost, load: Load, run: Simulation) -> None:
             assert all(group.takes and group.queue for group in run.groups_of(load.model))
 
 
-def check_stops(host: SimulatedHost, stops: list[Stop], run: Simulation) -> None:
+def check_resizes(host: SimulatedHost, resizes: list[Resize], run: Simulation) -> None:
+    """Asserts that limits stay above what is needed, hold for a while, and that larger ones fit."""
+    for resize in resizes:
+        group = next(one for one in host.groups if one.name == resize.group)
+        kept_s = run.now - group.kv_changed_at
+        assert group.takes, f"{resize} of a group that takes nothing"
+        assert max(group.model.kv_least, group.kv_needed) <= resize.kv_bytes <= group.model.kv
+        if resize.reason == "free":
+            assert resize.kv_bytes > group.kv_limit, f"{resize} makes it no larger"
+            assert kept_s >= 10, f"{resize} {kept_s} s after the last change"
+            assert not any(one.stopping or one.starting for one in host.groups), f"{resize} in a change"
+        else:
+            assert resize.kv_bytes < group.kv_limit, f"{resize} makes it no smaller"
+            assert kept_s >= 2, f"{resize} {kept_s} s after the last change"
+            assert resize.reason == "budget" or resize.wanted_by in run.models
+    free = host.budget_bytes - host.charged_bytes
+    larger = [one for one in resizes if one.reason == "free"]
+    groups = {group.name: group for group in host.groups}
+    assert sum(one.kv_bytes - groups[one.group].kv_measured for one in larger) <= max(0, free)
+
+
+def check_stops(host: SimulatedHost, stops: list[Stop], resizes: list[Resize], run: Simulation) -> None:
     """Asserts that all stops of a decision are allowed, each alone and together."""
     groups = {group.name: group for group in host.groups}
     assert len({stop.group for stop in stops}) == len(stops), "a group is stopped twice"
@@ -44,7 +66,8 @@ def check_stops(host: SimulatedHost, stops: list[Stop], run: Simulation) -> None
         gone = [stop for stop in stops if groups[stop.group].model is model]
         if gone and host.wishes.get(model.name) != "unload":
             assert len(host.running(model.name)) - len(gone) >= model.kept, f"{gone} of groups that stay"
-    _check_room(host, stops, groups, run)
+    _check_room(host, stops, resizes, groups, run)
+    _check_caches_first(host, stops, groups, run)
 
 
 def _check_stop(host: SimulatedHost, stop: Stop, group: SimulatedGroup, run: Simulation) -> None:
@@ -74,26 +97,57 @@ def _check_stop(host: SimulatedHost, stop: Stop, group: SimulatedGroup, run: Sim
         assert run.now - group.used_at >= group.model.sleep_s
 
 
-def _check_room(
+def _check_caches_first(
     host: SimulatedHost, stops: list[Stop], groups: dict[str, SimulatedGroup], run: Simulation
 ) -> None:
+    """Where one model waits, no group is evicted for it whose memory smaller caches could give as well."""
+    evicted = [stop for stop in stops if stop.reason == "evicted" and stop.wanted_by]
+    if len({stop.wanted_by for stop in evicted}) != 1 or len(run.waits_since) > 1 or len(run.hosts) > 1:
+        return
+    wanted = run.models[evicted[0].wanted_by]
+    need = wanted.next_bytes if host.running(wanted.name) else wanted.first_bytes
+    for stop in evicted:
+        others = {one.group for one in stops} - {stop.group}
+        least = {
+            group.name: max(group.model.kv_least, group.kv_needed)
+            for group in groups.values()
+            if group.takes and run.now - group.kv_changed_at >= 2
+        }
+        assert _room(host, groups, others, least) < need, f"{stop} in place of smaller caches"
+
+
+def _check_room(
+    host: SimulatedHost,
+    stops: list[Stop],
+    resizes: list[Resize],
+    groups: dict[str, SimulatedGroup],
+    run: Simulation,
+) -> None:
     """What stops for a model makes room for it; of what is drained, nothing could be left out."""
+    limits = {one.group: one.kv_bytes for one in resizes}
     for model in {stop.wanted_by for stop in stops if stop.wanted_by}:
-        assert _room(host, groups, {stop.group for stop in stops}) >= run.models[model].next_bytes
+        assert _room(host, groups, {stop.group for stop in stops}, limits) >= run.models[model].next_bytes
     rotated = [stop for stop in stops if stop.reason == "rotated"]
     assert len({stop.wanted_by for stop in rotated}) <= 1, "two rotations at a time"
     for stop in rotated:
         wanted = run.models[stop.wanted_by]
         need = wanted.next_bytes if host.running(stop.wanted_by) else wanted.first_bytes
-        assert _room(host, groups, {one.group for one in stops}) >= need, f"{stop} makes no room"
+        assert _room(host, groups, {one.group for one in stops}, limits) >= need, f"{stop} makes no room"
         others = {one.group for one in stops} - {stop.group}
-        assert _room(host, groups, others) < need, f"{stop} is not needed"
+        assert _room(host, groups, others, limits) < need, f"{stop} is not needed"
 
 
-def _room(host: SimulatedHost, groups: dict[str, SimulatedGroup], stopped: set[str]) -> int:
-    """What is free when groups that stop, and these, have ended."""
+def _room(
+    host: SimulatedHost, groups: dict[str, SimulatedGroup], stopped: set[str], limits: Mapping[str, int]
+) -> int:
+    """What is free when groups that stop, and these, have ended, and caches are as small as these limits."""
     left = [group for group in groups.values() if not group.stopping and group.name not in stopped]
     names = {group.model.name: group.model for group in left}
-    return host.budget_bytes - sum(
-        model.bytes_of(sum(group.model is model for group in left)) for model in names.values()
+    saved = sum(
+        group.model.kv - min(group.kv_limit, limits.get(group.name, group.kv_limit)) for group in left
+    )
+    return (
+        host.budget_bytes
+        + saved
+        - sum(model.bytes_of(sum(group.model is model for group in left)) for model in names.values())
     )

@@ -2,16 +2,22 @@
 
 from dataclasses import dataclass, field
 
-from services.router.domain.models.control_state import GroupState, HostState
+from services.router.domain.models.control_state import GroupState, HostState, KVState
 from shared.messages.models import Wish
 from tests.kits.router.models.states import offer
 
 EXIT_S = 0.5  # a group's processes end so long after its last request
+FREED_S = 1.0  # so long after a cache got smaller its memory is measured to be free
 
 
 @dataclass(slots=True)
 class SimulatedModel:
-    """What a models file says of a model, and how long its groups take to load."""
+    """What a models file says of a model, and how long its groups take to load.
+
+    Attributes:
+        kv: The largest KV cache of a group, which is part of its bytes; each request that runs holds one.
+        kv_least: The smallest.
+    """
 
     name: str
     first_bytes: int
@@ -23,6 +29,8 @@ class SimulatedModel:
     most: int = 1
     sleep_s: float = 0.0
     slots: int = 2
+    kv: int = 0
+    kv_least: int = 0
 
     def bytes_of(self, groups: int) -> int:
         """What so many groups take on a host."""
@@ -44,6 +52,8 @@ class SimulatedGroup:
         retry_s: Its load fails, and may be tried again after so long; None: it does not fail.
         running: Ends of requests.
         queue: Durations of requests.
+        kv_limit: What its cache may take; `kv_measured` is what it counts for.
+        kv_changed_at: When the limit was changed.
     """
 
     name: str
@@ -60,6 +70,23 @@ class SimulatedGroup:
     used_at: float = 0.0
     running: list[float] = field(default_factory=list)
     queue: list[float] = field(default_factory=list)
+    kv_limit: int = -1
+    kv_measured: int = -1
+    kv_changed_at: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.kv_limit = self.kv_measured = self.model.kv
+        self.kv_changed_at = self.started_at
+
+    @property
+    def kv_needed(self) -> int:
+        """What running requests hold."""
+        return min(len(self.running), self.kv_limit)
+
+    @property
+    def kv_saved(self) -> int:
+        """What a limit saves, once it is measured."""
+        return self.model.kv - self.kv_measured
 
     @property
     def busy(self) -> int:
@@ -73,6 +100,11 @@ class SimulatedGroup:
     def starting(self) -> bool:
         return self.ready_at is None and not self.stopping
 
+    @property
+    def has_kv(self) -> bool:
+        """Whether one more request has room in its cache."""
+        return not self.model.kv or len(self.running) < self.kv_limit
+
     def age(self, now: float) -> float:
         """Since it was ready."""
         return 0.0 if self.ready_at is None else now - self.ready_at
@@ -80,13 +112,15 @@ class SimulatedGroup:
     def run(self, now: float) -> None:
         """Ends requests, and starts others in free slots."""
         self.away = now < self.away_until
+        if self.kv_measured != self.kv_limit and now >= self.kv_changed_at + FREED_S:
+            self.kv_measured = self.kv_limit
         for end in sorted(self.running):
             if end <= now:
                 self.running.remove(end)
                 self.used_at = now
-                if self.queue:
+                if self.queue and self.has_kv:
                     self.running.append(max(end, now) + self.queue.pop(0))
-        while self.queue and len(self.running) < self.model.slots:
+        while self.queue and len(self.running) < self.model.slots and self.has_kv:
             self.running.append(now + self.queue.pop(0))
         if self.stopping and not self.busy and self.ended_at is None:
             self.ended_at = now + EXIT_S
@@ -104,6 +138,14 @@ class SimulatedGroup:
             ready_s=self.age(now),
             load_s=0.0 if self.ready_at is None else self.ready_at - self.started_at,
             served=self.served,
+            kv=KVState(
+                limit_bytes=self.kv_measured,
+                most_bytes=self.model.kv,
+                least_bytes=self.model.kv_least,
+                needed_bytes=self.kv_needed,
+                freeing_bytes=self.kv_measured - self.kv_limit,
+                age_s=now - self.kv_changed_at,
+            ),
         )
 
 
@@ -122,7 +164,7 @@ class SimulatedHost:
         return [group for group in self.groups if group.model.name == model and not group.stopping]
 
     def charge(self, group: SimulatedGroup) -> int:
-        return group.model.first_bytes if group.first else group.model.next_bytes
+        return (group.model.first_bytes if group.first else group.model.next_bytes) - group.kv_saved
 
     @property
     def charged_bytes(self) -> int:

@@ -3,10 +3,18 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from services.router.domain.models.control_state import Action, Demand, Load, ModelFleet, Refused, Stop
+from services.router.domain.models.control_state import (
+    Action,
+    Demand,
+    Load,
+    ModelFleet,
+    Refused,
+    Resize,
+    Stop,
+)
 from services.router.domain.models.decision import decide
 from shared.messages.models import Wish
-from tests.kits.router.models.checks import check_load, check_stops
+from tests.kits.router.models.checks import check_load, check_resizes, check_stops
 from tests.kits.router.models.simulated_host import (
     EXIT_S,
     SimulatedGroup,
@@ -106,9 +114,10 @@ class Simulation:
             self._give_out(name)
         actions = decide(self.fleet())
         for host in self.hosts.values():
-            check_stops(
-                host, [one for one in actions if isinstance(one, Stop) and one.host == host.name], self
-            )
+            stops = [one for one in actions if isinstance(one, Stop) and one.host == host.name]
+            resizes = [one for one in actions if isinstance(one, Resize) and one.host == host.name]
+            check_stops(host, stops, resizes, self)
+            check_resizes(host, resizes, self)
         for action in actions:
             self._act(action)
         self._check()
@@ -185,7 +194,7 @@ class Simulation:
     def _act(self, action: Action) -> None:
         if isinstance(action, Refused):
             assert not self.groups_of(action.model)
-            assert not self.fitting(action.model), action
+            assert not self.fitting(action.model, smallest=True), action
             self.refused[action.model] += 1
             self._refuse(action.model)
             return
@@ -199,6 +208,10 @@ class Simulation:
             first = not host.running(action.model)
             host.groups.append(SimulatedGroup(f"g{self._names}", model, self.now, first, retry_s))
             assert host.charged_bytes <= host.budget_bytes, f"{action} takes more than the budget"
+        elif isinstance(action, Resize):
+            group = next(one for one in host.groups if one.name == action.group)
+            group.kv_limit, group.kv_changed_at = action.kv_bytes, self.now
+            group.kv_measured = max(group.kv_measured, action.kv_bytes)
         else:
             group = next(one for one in host.groups if one.name == action.group)
             group.stopping = True
@@ -206,14 +219,23 @@ class Simulation:
 
     # what must hold
 
-    def fitting(self, model: str) -> list[SimulatedHost]:
-        """Hosts that have room for a model beside all groups of others that stay."""
+    def fitting(self, model: str, *, smallest: bool = False) -> list[SimulatedHost]:
+        """Hosts that have room for a model beside all groups of others that stay.
+
+        Args:
+            smallest: With caches as small as they can be.
+        """
         return [
             host
             for host in self.hosts.values()
             if host.offers_model(model)
             and self.models[model].first_bytes
-            <= host.budget_bytes - sum(one.bytes_of(one.kept) for one in host.models if one.name != model)
+            <= host.budget_bytes
+            - sum(
+                one.bytes_of(one.kept) - (one.kept * (one.kv - one.kv_least) if smallest else 0)
+                for one in host.models
+                if one.name != model
+            )
         ]
 
     def bound_s(self, model: str) -> float:

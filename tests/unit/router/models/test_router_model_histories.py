@@ -40,10 +40,12 @@ def fleets(draw: st.DrawFn) -> Simulation:
 @st.composite
 def models_named(draw: st.DrawFn, name: str) -> SimulatedModel:
     first = draw(st.integers(2, 6))
+    further = draw(st.integers(1, first))
+    kv = draw(st.integers(0, further - 1))
     return SimulatedModel(
         name,
         first,
-        draw(st.integers(1, first)),
+        further,
         draw(st.sampled_from([0.5, 1.0, 3.0, 6.0])),
         priority=draw(st.sampled_from([0, 0, 0, 1, 5])),
         pinned=draw(st.sampled_from([False] * 9 + [True])),
@@ -51,6 +53,8 @@ def models_named(draw: st.DrawFn, name: str) -> SimulatedModel:
         most=draw(st.integers(2, 3)),
         sleep_s=draw(st.sampled_from([0.0, 0.0, 2.0, 5.0])),
         slots=draw(st.integers(1, 2)),
+        kv=kv,
+        kv_least=draw(st.integers(min(kv, 1), kv)),
     )
 
 
