@@ -141,7 +141,7 @@ class HostAgent:
             group = self._hosted.resize(command)
         except CommandRefused as refused:
             return KVLimited(group=command.group, refused=str(refused))
-        said = await self._ask_kv(group.name, command.limit_bytes)
+        said = await self._ask_kv(group.name, group.kv.asked_bytes)
         if said is None:
             group.kv.cancel()
             return KVLimited(group=group.name, refused="its leader does not answer")

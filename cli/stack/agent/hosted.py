@@ -133,13 +133,15 @@ class HostedModels:
             raise CommandRefused(f"group {command.group!r} does not run here")
         if not group.kv.most_bytes or not group.kv.is_settled:
             raise CommandRefused("its KV cache keeps its size, or is being resized")
-        more = command.limit_bytes - group.kv.limit_bytes
+        limit = command.limit_bytes or group.kv.most_bytes
+        more = limit - group.kv.limit_bytes
         left = self.budget_bytes - sum(self.charges().values())
         if more > max(0, left):
             raise CommandRefused(f"it wants {size_words(more)} more, and {size_words(max(0, left))} are left")
-        if command.limit_bytes < group.kv.least_bytes:
-            raise CommandRefused(f"its model keeps {size_words(group.kv.least_bytes)}")
-        group.kv.ask(command.limit_bytes)
+        if not group.kv.least_bytes <= limit <= group.kv.most_bytes:
+            least, most = size_words(group.kv.least_bytes), size_words(group.kv.most_bytes)
+            raise CommandRefused(f"it may have {least} to {most}")
+        group.kv.ask(limit)
         return group
 
     def note_kv(self, name: str, said: KVLimited) -> None:

@@ -20,8 +20,10 @@ from shared.errors import Unavailable
 from shared.messages import (
     GroupCommanded,
     HostedGroup,
+    KVLimited,
     LeaseClaim,
     LeaseHeld,
+    LimitKV,
     OfferedModel,
     StartGroup,
     StopGroup,
@@ -31,7 +33,7 @@ from tests.kits.memory_bus import MemoryBus
 from tests.kits.router.hosts import report
 
 ME = "router-1"
-Command = StartGroup | StopGroup
+Command = StartGroup | StopGroup | LimitKV
 
 
 class Controlled:
@@ -65,6 +67,7 @@ class Controlled:
         self.claim_takes_s = 0.0
         self.commands: list[Command] = []
         self.answer = GroupCommanded(group="g0")
+        self.limited = KVLimited(group="g0")
         self._seq = 0
 
     async def start(self) -> "Controlled":
@@ -73,6 +76,7 @@ class Controlled:
         await self.bus.subscribe(subjects.LEASE, endpoint.handler(LeaseClaim, self._claim))
         await self.bus.subscribe(subjects.start_group("h"), endpoint.handler(StartGroup, self._command))
         await self.bus.subscribe(subjects.stop_group("h"), endpoint.handler(StopGroup, self._command))
+        await self.bus.subscribe(subjects.limit_hosted_kv("h"), endpoint.handler(LimitKV, self._limit))
         return self
 
     def report(self, *models: OfferedModel, groups: list[HostedGroup] | None = None) -> None:
@@ -99,6 +103,10 @@ class Controlled:
         if self.held is None:
             raise Unavailable("the session store is away")
         return self.held
+
+    async def _limit(self, command: LimitKV, _: Message) -> KVLimited:
+        self.commands.append(command)
+        return self.limited
 
     async def _command(self, command: Command, _: Message) -> GroupCommanded:
         self.commands.append(command)

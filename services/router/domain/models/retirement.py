@@ -43,13 +43,15 @@ def _unused(plan: HostPlan, model: str, wanted: Collection[str]) -> list[Stop]:
 
 def _over_budget(plan: HostPlan, wanted: Collection[str]) -> list[Command]:
     """Groups may grow after their start: KV caches get smaller then, or else idle groups end."""
-    stops: list[Command] = [*shrink(plan, 0)]
+    resized = shrink(plan, 0)
+    stops: list[Stop] = []
     for group in idle_groups(plan, wanted):
         if plan.coming_bytes >= 0:
             break
         if plan.excess(group.model):
             stops.append(plan.stop(group, "evicted"))
-    return stops
+    ended = {stop.group for stop in stops}
+    return [*(one for one in resized if one.group not in ended), *stops]
 
 
 def _youngest_first(group: GroupState) -> tuple[float, str]:

@@ -1,6 +1,13 @@
 """Builds what the model controller decides on, from a test's description. One byte is one unit."""
 
-from services.router.domain.models.control_state import Demand, GroupState, HostState, ModelFleet
+from services.router.domain.models.control_state import (
+    FIXED,
+    Demand,
+    GroupState,
+    HostState,
+    KVState,
+    ModelFleet,
+)
 from shared.messages import ModelCard, OfferedModel
 from shared.messages.models import Wish
 
@@ -46,10 +53,12 @@ def idle(
     ready_s: float = 60.0,
     load_s: float = 1.0,
     served: bool = True,
+    kv: KVState = FIXED,
 ) -> GroupState:
     return GroupState(
-        name, model, charged_bytes, ready=True, idle_s=idle_s, ready_s=ready_s, load_s=load_s, served=served
-    )
+        name, model, charged_bytes, ready=True, idle_s=idle_s, ready_s=ready_s, load_s=load_s, served=served,
+        kv=kv,
+    )  # fmt: skip
 
 
 def busy(
@@ -60,10 +69,11 @@ def busy(
     ready_s: float = 60.0,
     load_s: float = 1.0,
     waiting: int = 0,
+    kv: KVState = FIXED,
 ) -> GroupState:
     return GroupState(
         name, model, charged_bytes, ready=True, busy=1 + waiting, waiting=waiting, ready_s=ready_s,
-        load_s=load_s, served=True,
+        load_s=load_s, served=True, kv=kv,
     )  # fmt: skip
 
 

@@ -2,11 +2,11 @@
 
 import asyncio
 
-from services.router.domain.models.control_state import Load, Refused, Stop
+from services.router.domain.models.control_state import Load, Refused, Resize, Stop
 from shared import subjects
 from shared.bus import Message
 from shared.codec import decode
-from shared.messages import GroupCommanded, RouterAlive, StartGroup, StopGroup
+from shared.messages import GroupCommanded, KVLimited, LimitKV, RouterAlive, StartGroup, StopGroup
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.router.controlled import Controlled
 from tests.kits.router.hosts import hosted, offer, report
@@ -60,6 +60,30 @@ async def test_the_next_command_comes_when_a_report_shows_the_one_before(memory_
     world.report(offer("m"), offer("n"), groups=[hosted("g0", "m", phase="stopping"), hosted("g1", "m")])
     await until(lambda: len(world.commands) == 2)
     assert world.commands[-1] == StopGroup(group="g1", epoch=7, reason="evicted")
+    await world.controller.leave()
+
+
+async def test_a_limit_shows_when_its_effect_was_measured(memory_bus: MemoryBus) -> None:
+    def with_kv(kv_bytes: int, charged_bytes: int) -> None:
+        group = hosted("g0", "m", kv_bytes=kv_bytes, kv_most_bytes=100, charged_bytes=charged_bytes)
+        world.report(offer("m"), offer("n"), groups=[group])
+
+    world = await holding(memory_bus)
+    with_kv(100, 300)
+    world.limited = KVLimited(group="g0", limit_bytes=42)
+    world.decided = [Resize("h", "g0", 40, "wanted", "n"), Load("h", "n", "demand")]
+    world.controller.tick(world.now)
+    await until(lambda: len(world.commands) == 1)
+    assert world.commands == [LimitKV(group="g0", limit_bytes=40, epoch=7, reason="wanted")]
+    world.controller.tick(world.now)
+    await asyncio.sleep(0.1)
+    assert len(world.commands) == 1
+    (host,) = world.seen[-1].hosts
+    assert [(group.charged_bytes, group.kv.freeing_bytes) for group in host.groups] == [(300, 60)]
+    with_kv(42, 242)
+    await until(lambda: len(world.commands) == 2)
+    assert world.commands[-1] == StartGroup(model="n", running=0, epoch=7, reason="demand")
+    assert world.count("resize", "wanted", "done") == 1
     await world.controller.leave()
 
 

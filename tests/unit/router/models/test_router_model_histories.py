@@ -28,7 +28,7 @@ def fleets(draw: st.DrawFn) -> Simulation:
     """Some hosts and models; every model is offered by at least one host."""
     models = [draw(models_named(name)) for name in NAMES[: draw(st.integers(2, len(NAMES)))]]
     hosts = [
-        SimulatedHost(f"h{number}", draw(st.integers(6, 13)), [])
+        SimulatedHost(f"h{number}", draw(st.integers(12, 26)), [])
         for number in range(draw(st.sampled_from([1, 1, 2, 3])))
     ]
     for model in models:
@@ -39,9 +39,9 @@ def fleets(draw: st.DrawFn) -> Simulation:
 
 @st.composite
 def models_named(draw: st.DrawFn, name: str) -> SimulatedModel:
-    first = draw(st.integers(2, 6))
+    first = draw(st.integers(4, 12))
     further = draw(st.integers(1, first))
-    kv = draw(st.integers(0, further - 1))
+    kv = draw(st.integers(0, further - 1)) if draw(st.booleans()) else further - 1
     return SimulatedModel(
         name,
         first,
@@ -54,7 +54,7 @@ def models_named(draw: st.DrawFn, name: str) -> SimulatedModel:
         sleep_s=draw(st.sampled_from([0.0, 0.0, 2.0, 5.0])),
         slots=draw(st.integers(1, 2)),
         kv=kv,
-        kv_least=draw(st.integers(min(kv, 1), kv)),
+        kv_least=draw(st.sampled_from([min(kv, 1), min(kv, 1), (kv + 1) // 2, kv])),
     )
 
 
@@ -88,7 +88,7 @@ def happen(run: Simulation, event: Event) -> None:
         case "kill leader":
             run.kill_leader(number)
         case "budget":
-            run.change_budget(which, number - 3)
+            run.change_budget(which, 2 * (number - 3))
         case "fail":
             run.fail_next(model, 0.5 + number)
         case "wish":

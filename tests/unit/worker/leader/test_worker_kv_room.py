@@ -1,13 +1,21 @@
 """The leader limits its KV cache while the host's memory is short, and heartbeats report what is left."""
 
+import asyncio
+
 import pytest
 
 from services.worker.domain.blocks.cache_room import QUIET_S
 from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
+from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.engine_state import EngineState
-from services.worker.leader.kv_room import KVRoom
+from services.worker.leader.kv_room import GROWTH_TOKENS, KVRoom
 from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineInfo, RankInfo
+from shared.bus.api import Message
+from shared.errors import Unavailable
+from shared.messages import KVLimited, LimitKV
+from tests.kits.engine.rank_threads import GREEDY
 from tests.kits.worker.leader import null_engine
 from tests.kits.worker.options import scheduler_limits
 
@@ -84,6 +92,58 @@ def test_a_limit_that_is_set_holds_until_it_is_lifted() -> None:
     assert blocks.limit == 500
     machine.room.set_kv_limit(None)
     assert blocks.limit == NUM_BLOCKS
+
+
+def running(machine: Machine, number: int, num_tokens: int, max_tokens: int) -> Sequence:
+    """A sequence that runs."""
+    sequence = Sequence(str(number), 0, [number] * num_tokens, num_tokens, max_tokens, GREEDY)
+    sequence.enqueued_as(number)
+    machine.scheduler.add(sequence)
+    machine.scheduler.plan()
+    assert sequence.phase is SequencePhase.RUNNING
+    return sequence
+
+
+def asked(machine: Machine, limit_bytes: int) -> KVLimited:
+    message = Message("ryz.v1.kv.limit.g0", b"")
+    limit = LimitKV(group="g0", limit_bytes=limit_bytes)
+    return asyncio.run(KVLimitCalls("g0", machine.room).limit_kv(limit, message))
+
+
+def test_asked_on_the_bus_it_answers_with_what_holds_and_what_is_needed() -> None:
+    machine = Machine()
+    assert asked(machine, 0) == KVLimited(
+        group="g0",
+        limit_bytes=NUM_BLOCKS * MIB,
+        most_bytes=NUM_BLOCKS * MIB,
+        most_tokens=NUM_BLOCKS * BLOCK_SIZE,
+        least_bytes=CONTEXT // BLOCK_SIZE * MIB,
+    )
+    assert asked(machine, 500 * MIB + 1).limit_bytes == 500 * MIB
+    assert asked(machine, 1).limit_bytes == CONTEXT // BLOCK_SIZE * MIB
+    assert asked(machine, 0).limit_bytes == NUM_BLOCKS * MIB
+
+
+def test_a_limit_leaves_running_requests_what_they_hold_and_need_soon() -> None:
+    machine = Machine()
+    sequences = [running(machine, number, 600, max_tokens) for number, max_tokens in ((1, 500), (2, 40))]
+    soon = blocks_for(600 + GROWTH_TOKENS) + blocks_for(640)
+    held = asked(machine, 50 * MIB)
+    assert (held.limit_bytes, held.needed_bytes) == (soon * MIB, soon * MIB)
+    assert machine.scheduler.blocks.bound == soon
+    assert asked(machine, 50 * MIB).limit_bytes == soon * MIB
+    machine.scheduler.end(sequences[0])
+    assert asked(machine, soon * MIB).limit_bytes == soon * MIB
+    assert asked(machine, 50 * MIB).limit_bytes == 50 * MIB
+    assert asked(machine, 45 * MIB).limit_bytes == 45 * MIB  # of the one that still runs
+
+
+def test_a_group_that_keeps_its_memory_or_is_down_has_no_limit() -> None:
+    assert asked(Machine(block_bytes=0), MIB) == KVLimited(group="g0")
+    machine = Machine()
+    machine.state.end_start()
+    with pytest.raises(Unavailable):
+        asked(machine, MIB)
 
 
 def test_the_limit_outlives_a_restart_of_the_engine() -> None:

@@ -54,6 +54,21 @@ def test_blocks_in_use_stay_and_leave_when_their_sequence_ends() -> None:
     blocks.check_invariants()
 
 
+def test_running_sequences_do_not_grow_beyond_a_bound() -> None:
+    blocks = BlockManager(8)
+    assert blocks.allocate(1, 3 * BLOCK_SIZE) == 0
+    assert blocks.allocate(2, 1 * BLOCK_SIZE) == 0
+    blocks.set_limit(4, 5)
+    assert blocks.append(1, 5 * BLOCK_SIZE) is None
+    assert len(blocks.append(1, 4 * BLOCK_SIZE) or ()) == 1
+    assert blocks.append(2, 2 * BLOCK_SIZE) is None
+    blocks.release(1)
+    assert len(blocks.append(2, 5 * BLOCK_SIZE) or ()) == 4
+    blocks.set_limit(4)
+    assert len(blocks.append(2, 8 * BLOCK_SIZE) or ()) == 3
+    blocks.check_invariants()
+
+
 def test_a_higher_limit_gives_blocks_back_for_use() -> None:
     blocks = BlockManager(12, region=4)
     blocks.set_limit(4)
