@@ -1,0 +1,1 @@
+"""Models whose KV caches share the memory of a host."""

@@ -1,0 +1,1 @@
+"""KV caches that shrink and grow under load."""
