@@ -18,6 +18,7 @@ from pydantic import (
     ConfigDict,
     Field,
     StringConstraints,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -109,16 +110,17 @@ class ModelEntry(BaseModel):
                 raise ValueError(f"{alias!r} is there twice")
         return aliases
 
+    @field_validator("kv_cache_min_tokens")
+    @classmethod
+    def _is_no_more_than_all(cls, tokens: int, info: ValidationInfo) -> int:
+        if (most := info.data.get("kv_cache_tokens")) and tokens > most:
+            raise ValueError("it is more than `kv_cache_tokens`: make it smaller")
+        return tokens
+
     @model_validator(mode="after")
     def _is_pinned_or_sleeps(self) -> Self:
         if self.pinned and self.sleep_after_s:
             raise ValueError("`pinned` and `sleep_after_s` contradict each other: leave out one of the two")
-        return self
-
-    @model_validator(mode="after")
-    def _is_kv_in_order(self) -> Self:
-        if self.kv_cache_tokens and self.kv_cache_min_tokens > self.kv_cache_tokens:
-            raise ValueError("`kv_cache_min_tokens` is more than `kv_cache_tokens`: make it smaller")
         return self
 
     @property

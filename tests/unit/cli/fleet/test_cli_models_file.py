@@ -50,6 +50,7 @@ def test_an_entry_has_what_the_file_says_and_the_name_of_its_source(tmp_path: Pa
         threads = 0
         cores = 2
         kv_cache_tokens = 0
+        kv_cache_min_tokens = 4096
         sampling = "openai"
         """,
     )
@@ -61,7 +62,8 @@ def test_an_entry_has_what_the_file_says_and_the_name_of_its_source(tmp_path: Pa
     assert second.entry.model_dump(exclude={"source"}) == {
         "name": "second", "aliases": (), "draft_model": "", "tool_format": "", "sampling": "openai",
         "groups": 3, "tensor_parallel": 2, "threads": 0, "cores": 2, "precision": "fp32",
-            "kv_cache_tokens": 0, "load": "demand", "pinned": False, "priority": -3, "sleep_after_s": 600.0,
+            "kv_cache_tokens": 0, "kv_cache_min_tokens": 4096, "load": "demand", "pinned": False,
+            "priority": -3, "sleep_after_s": 600.0,
     }  # fmt: skip
 
 
@@ -172,6 +174,10 @@ def test_nothing_is_fetched_for_a_file_with_a_mistake(
         ("models = [{source = 'demo', zzz = 1}]", "1: demo: `zzz` is no field of a model"),
         ("[[models]]\nsource = 'hf:nonsense'", "2: hf:nonsense: hf:nonsense is no model's name on the Hub"),
         ("[[models]]\nsource = 'demo'\nkv_cache_tokens = 9", "3: demo: A KV cache of 9 tokens is too small"),
+        (
+            "[[models]]\nsource = 'demo'\nkv_cache_tokens = 4096\n\nkv_cache_min_tokens = 8192",
+            "5: demo: `kv_cache_min_tokens`: it is more than `kv_cache_tokens`",
+        ),
         ("[[models]]\nsource = 'demo'\nprecision = 'int8'", "3: demo: precision int8 needs the compiled"),
     ],
 )  # fmt: skip
