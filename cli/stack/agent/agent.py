@@ -144,6 +144,7 @@ class HostAgent:
         said = await self._ask_kv(group.name, group.kv.asked_bytes)
         if said is None:
             group.kv.cancel()
+            self._changed.set()
             return KVLimited(group=group.name, refused="its leader does not answer")
         self._hosted.note_kv(group.name, said)
         if not group.kv.confirm(said.limit_bytes, time.monotonic()):

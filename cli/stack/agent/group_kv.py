@@ -19,6 +19,7 @@ class GroupKV:
         limit_bytes: What counts.
         asked_bytes: What is told the leader; another number than `limit_bytes` until that is measured.
         changed_at: When the limit was changed; None: it never was.
+        answers: The leader did at the last command, or has since: others may ask it for memory.
     """
 
     most_bytes: int = 0
@@ -27,6 +28,7 @@ class GroupKV:
     limit_bytes: int = 0
     asked_bytes: int = 0
     changed_at: float | None = None
+    answers: bool = True
 
     @property
     def is_settled(self) -> bool:
@@ -49,6 +51,7 @@ class GroupKV:
         Args:
             least_tokens: The model's minimum by its entry; 0: it has none.
         """
+        self.answers = True
         if self.is_settled:
             self.limit_bytes = self.asked_bytes = said.limit_bytes
         self.most_bytes, self.needed_bytes = said.most_bytes, said.needed_bytes
@@ -72,5 +75,5 @@ class GroupKV:
         self.limit_bytes = self.asked_bytes
 
     def cancel(self) -> None:
-        """The leader did not answer: what it holds is asked again."""
-        self.asked_bytes = self.limit_bytes
+        """The leader did not answer: it is told the limit before again, and is not resized until it answers."""
+        self.asked_bytes, self.answers = self.limit_bytes, False

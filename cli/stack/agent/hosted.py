@@ -273,7 +273,7 @@ class HostedModels:
             age_ms=round((now - group.began_at) * 1000),
             load_ms=round(group.load_s * 1000),
             kv_bytes=group.kv.limit_bytes,
-            kv_most_bytes=group.kv.most_bytes,
+            kv_most_bytes=group.kv.most_bytes if group.kv.answers else 0,
             kv_least_bytes=group.kv.least_bytes,
             kv_needed_bytes=group.kv.needed_bytes,
             kv_age_ms=round((now - (group.kv.changed_at or group.began_at)) * 1000),

@@ -123,6 +123,15 @@ def test_a_leader_is_told_its_limit_again() -> None:
     assert (kv.limit_bytes, kv.repeated_bytes) == (60 * MIB, 60 * MIB)
 
 
+def test_a_leader_that_does_not_answer_gives_nothing_until_it_does() -> None:
+    host = serving()
+    limit(host, LEAST)
+    host.groups["g0"].kv.cancel()
+    assert (reported(host).kv_most_bytes, reported(host).charged_bytes) == (0, FIRST)
+    host.note_kv("g0", said())
+    assert (reported(host).kv_most_bytes, reported(host).kv_bytes) == (MOST, MOST)
+
+
 def test_groups_that_cannot_be_resized() -> None:
     host = hosted()
     with pytest.raises(CommandRefused, match="does not run here"):
