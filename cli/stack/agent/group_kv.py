@@ -75,5 +75,5 @@ class GroupKV:
         self.limit_bytes = self.asked_bytes
 
     def cancel(self) -> None:
-        """The leader did not answer: it is told the limit before again, and is not resized until it answers."""
+        """The leader did not answer: it is told its limit again, and is resized once it has answered."""
         self.asked_bytes, self.answers = self.limit_bytes, False
