@@ -102,8 +102,11 @@ def _check_caches_first(
 ) -> None:
     """Where one model waits, no group is evicted for it whose memory smaller caches could give as well."""
     evicted = [stop for stop in stops if stop.reason == "evicted" and stop.wanted_by]
-    if len({stop.wanted_by for stop in evicted}) != 1 or len(run.waits_since) > 1 or len(run.hosts) > 1:
-        return
+    claims = {stop.wanted_by for stop in evicted}.union(run.waits_since)
+    claims.update(name for name, wish in host.wishes.items() if wish == "load")
+    claims.update(one.name for one in host.models if len(host.running(one.name)) < one.least)
+    if not evicted or len(claims) > 1 or len(run.hosts) > 1:
+        return  # what others wait for is reserved
     wanted = run.models[evicted[0].wanted_by]
     need = wanted.next_bytes if host.running(wanted.name) else wanted.first_bytes
     for stop in evicted:
