@@ -11,7 +11,8 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 
 from shared import subjects
-from tests.kits.gateway.gateway import PATCH, Gateway, running_gateway
+from tests.kits.gateway.answer_parts import PATCH
+from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.grpc_client import texts, triton_client
 from tests.kits.gateway.with_leader import gateway_with_leader
 from tests.kits.memory_bus import MemoryBus

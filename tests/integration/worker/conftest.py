@@ -8,7 +8,7 @@ import pytest
 from services.worker.model_files.load_model import load_model
 from services.worker.model_files.model import Model
 from tests.kits.engine.small_models import small_model
-from tests.kits.worker.leader import RedisIndex
+from tests.kits.kv.kv_groups import RedisIndex
 
 model = small_model(of_bytes=True, num_key_value_heads=4, num_attention_heads=8)
 

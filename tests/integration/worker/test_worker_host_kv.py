@@ -6,9 +6,9 @@ from pathlib import Path
 
 from services.worker.model_files.model import Model
 from shared.messages import Accepted
-from tests.kits.kv.kv_groups import ALWAYS, PROMPT, ask, kv_engine, settled, usage_of, write_turns
+from tests.kits.kv.kv_groups import ALWAYS, PROMPT, RedisIndex, ask, kv_engine, settled, usage_of, write_turns
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
+from tests.kits.worker.leader import Kit, tokens_of
 
 MIB = 2**20
 

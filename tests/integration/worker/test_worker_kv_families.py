@@ -9,9 +9,9 @@ import pytest
 from services.worker.model_files.model import Model
 from tests.kits.engine.small_models import small_models
 from tests.kits.families.models import make_family
-from tests.kits.kv.kv_groups import ALWAYS, ask, kv_engine, usage_of, write_turns
+from tests.kits.kv.kv_groups import ALWAYS, RedisIndex, ask, kv_engine, usage_of, write_turns
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
+from tests.kits.worker.leader import Kit, tokens_of
 from tests.kits.worker.options import scheduler_limits
 
 # latent attention has no kernels: where others have the cores, its 330 steps take minutes

@@ -11,9 +11,9 @@ from services.worker.model_files.model import Model
 from shared.flow.circuit import store_limits
 from shared.messages import Accepted, Done
 from tests.kits.engine.rank_threads import UNEVEN
-from tests.kits.kv.kv_groups import ALWAYS, PROMPT, ask, kv_engine, settled, usage_of
+from tests.kits.kv.kv_groups import ALWAYS, PROMPT, RedisIndex, ask, kv_engine, settled, usage_of
 from tests.kits.memory_bus import MemoryBus
-from tests.kits.worker.leader import Kit, RedisIndex, tokens_of
+from tests.kits.worker.leader import Kit, tokens_of
 from tests.kits.worker.options import scheduler_limits
 
 FOUR_KV_HEADS: dict[str, object] = {}  # those of the usual model

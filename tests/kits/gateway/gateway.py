@@ -4,7 +4,6 @@ The model's name selects the leader's behaviour: see `Fleet`.
 """
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -21,7 +20,6 @@ from shared.codec import decode, encode
 from shared.lifecycle import Service
 from shared.messages import (
     Accepted,
-    AnswerPart,
     AnyFrame,
     Cancel,
     Delta,
@@ -32,17 +30,16 @@ from shared.messages import (
     ModelCard,
     ModelList,
     ModelState,
-    ReasoningPart,
     ResendReply,
     SamplingDefaults,
     TextPart,
     Tokens,
-    ToolCallPart,
     Usage,
 )
 from shared.messages.blocks import KVSource
 from shared.telemetry.spans.facts import SpanSink
 from tests.kits.constants import settings_with_constants
+from tests.kits.gateway.answer_parts import CUSTOM_PARTS, PARTS
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
@@ -52,25 +49,6 @@ GROUP = "g0"
 _ENDS_S = 5.0  # handlers that were cancelled end in a few rounds of the loop
 DEFAULTS = SamplingDefaults(temperature=0.2, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.0)
 WORDS = ("Hello", ", ", 'you "there"', "\n")
-PARTS: tuple[AnswerPart, ...] = (
-    ReasoningPart(text="Let me "),
-    ReasoningPart(text="see."),
-    TextPart(text="Loo"),
-    TextPart(text="king."),
-    ToolCallPart(index=0, call_id="call_a", name="weather", arguments='{"city":'),
-    ToolCallPart(index=0, arguments='"Ulm"}'),
-    ToolCallPart(index=1, call_id="call_b", name="time"),
-    ToolCallPart(index=1, arguments="{}"),
-)
-
-
-PATCH = '*** Begin Patch\n+say "\u00e9"\n*** End Patch'
-_ARGUMENTS = json.dumps({"input": PATCH})
-CUSTOM_PARTS: tuple[AnswerPart, ...] = (
-    ToolCallPart(index=0, call_id="call_p", name="patch"),
-    *(ToolCallPart(index=0, arguments=_ARGUMENTS[at : at + 5]) for at in range(0, len(_ARGUMENTS), 5)),
-    ToolCallPart(index=1, call_id="call_w", name="weather", arguments='{"city":"Ulm"}'),
-)
 
 
 @dataclass
@@ -266,8 +244,7 @@ class Gateway:
     async def wait_cancelled(self) -> None:
         """Waits until every request of the fleet is cancelled."""
         for request in self.fleet.requests:
-            async with asyncio.timeout(PATIENCE_S):
-                await self.fleet.cancel_of(request.request_id).wait()
+            await asyncio.wait_for(self.fleet.cancel_of(request.request_id).wait(), PATIENCE_S)
 
     def metric(self, name: str, **labels: str) -> float:
         return self.service.registry.get_sample_value(name, labels) or 0.0

@@ -1,21 +1,67 @@
 """Groups of rank processes that share a Redis, for tests of blocks that one writes and another one reads."""
 
+import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from redis.asyncio import Redis
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.kv_messages import KVStoreConfig
-from shared.kv_hash import PREFIX_PATTERN
-from shared.messages import Done, GenerateRequest, Usage
+from shared import kv_hash
+from shared.errors import Unavailable
+from shared.kv_hash import PREFIX_PATTERN, data_key
+from shared.messages import BlocksCommitted, BlocksFound, Done, GenerateRequest, HeldBlocks, Usage
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.waiting import until
-from tests.kits.worker.leader import Kit, RedisIndex, chat, tokens_of
+from tests.kits.worker.leader import Kit, chat, tokens_of
 
 ALWAYS = KVOptions(kv_fetch="always", kv_lookup_timeout_s=2.0, kv_fetch_timeout_s=10.0)
 PROMPT = [(7 * i) % 251 for i in range(200)]
+
+
+class RedisIndex:
+    """An index of what ranks have written to Redis, in place of the KV state service.
+
+    Attributes:
+        away: Whether every call raises `Unavailable`.
+        delay_s: Delay of every `find`.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.redis = Redis.from_url(url)
+        self.held: dict[tuple[str, str], list[bytes]] = {}
+        self.away = False
+        self.delay_s = 0.0
+        self.finds = 0
+
+    async def find(
+        self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float, parts: int = 0
+    ) -> BlocksFound:
+        self.finds += 1
+        await asyncio.sleep(min(self.delay_s, timeout_s))
+        if self.away or self.delay_s > timeout_s:
+            raise Unavailable("the index is away")
+        count = 0
+        for name in names:
+            if not await self.redis.exists(data_key(name)):
+                break
+            count += 1
+        return BlocksFound(count=count)
+
+    async def commit(self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float) -> BlocksCommitted:
+        if self.away:
+            raise Unavailable("the index is away")
+        stored = 0
+        for one in held:
+            names = kv_hash.split(one.names)
+            for name in names:
+                stored += await self.redis.hlen(data_key(name)) == one.parts
+            self.held[one.tenant, one.session_id] = names
+        return BlocksCommitted(stored=stored)
 
 
 def add_byte_tokenizer(directory: Path) -> None:

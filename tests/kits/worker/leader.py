@@ -8,7 +8,6 @@ from contextlib import ExitStack
 from typing import Any
 
 from prometheus_client import CollectorRegistry
-from redis.asyncio import Redis
 from structlog.testing import capture_logs
 
 from services.worker.leader.context import LeaderContext
@@ -24,21 +23,17 @@ from services.worker.null.engine import TEXT, NullEngine
 from services.worker.null.model import null_model
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from services.worker.rank_protocol.plan import Engine
-from shared import codec, kv_hash, subjects
+from shared import codec, subjects
 from shared.bus.api import Bus, Message
 from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import SessionNotFound, Unavailable
-from shared.kv_hash import data_key
 from shared.messages import (
     AnyFrame,
-    BlocksCommitted,
-    BlocksFound,
     ChatMessage,
     Done,
     Failed,
     FrameBatch,
     GenerateRequest,
-    HeldBlocks,
     Route,
     SessionCommitted,
     SessionRecord,
@@ -105,47 +100,6 @@ def leader_context(bus: Bus | None = None, clock: Callable[[], float] = time.mon
     """The context for parts of a leader that a test builds itself."""
     metrics = WorkerMetrics(CollectorRegistry())
     return LeaderContext("g0", "i", "demo", bus or MemoryBus(MemoryBroker()), metrics, clock)
-
-
-class RedisIndex:
-    """An index of what ranks have written to Redis, in place of the KV state service.
-
-    Attributes:
-        away: Whether every call raises `Unavailable`.
-        delay_s: Delay of every `find`.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.redis = Redis.from_url(url)
-        self.held: dict[tuple[str, str], list[bytes]] = {}
-        self.away = False
-        self.delay_s = 0.0
-        self.finds = 0
-
-    async def find(
-        self, names: Sequence[bytes], *, lease_ms: int, timeout_s: float, parts: int = 0
-    ) -> BlocksFound:
-        self.finds += 1
-        await asyncio.sleep(min(self.delay_s, timeout_s))
-        if self.away or self.delay_s > timeout_s:
-            raise Unavailable("the index is away")
-        count = 0
-        for name in names:
-            if not await self.redis.exists(data_key(name)):
-                break
-            count += 1
-        return BlocksFound(count=count)
-
-    async def commit(self, group: str, held: Sequence[HeldBlocks], *, timeout_s: float) -> BlocksCommitted:
-        if self.away:
-            raise Unavailable("the index is away")
-        stored = 0
-        for one in held:
-            names = kv_hash.split(one.names)
-            for name in names:
-                stored += await self.redis.hlen(data_key(name)) == one.parts
-            self.held[one.tenant, one.session_id] = names
-        return BlocksCommitted(stored=stored)
 
 
 class Kit:
