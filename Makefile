@@ -80,10 +80,10 @@ test-clients: dev ## client libraries of others against a real model: those of `
 test-gpu: dev ## the tests that need a CUDA device and a CUDA build of torch
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
-compile: dev ## compile what each request and step goes through with mypyc, in a minute or two: 1.2 to 1.3 times the requests a second
+compile: $(VENV)/.installed-dev ## compile what each request and step goes through with mypyc, in a minute or two: 1.2 to 1.3 times the requests a second
 	$(BIN)/python -m tools.compile_modules --level $(LEVEL)
 
-test-compiled: compile ## the unit tests of what is compiled, with the compiled modules in place of their sources
+test-compiled: dev compile ## the unit tests of what is compiled, with the compiled modules in place of their sources
 	RYZ_TEST_PROCESSES=$(JOBS) $(BIN)/python -m pytest -p tests.kits.compiled -m "$(ORDINARY) and not sources" $(COMPILED_TESTS) $(addprefix --ignore=,$(UNCOMPILED)) $(ARGS)
 
 test-compose: dev ## the tests of the containers; needs a Docker engine
