@@ -10,7 +10,8 @@ import httpx
 import pytest
 
 from shared.telemetry.logs.schema import problems_of
-from tests.kits.e2e.stack import Stack, wait_for
+from tests.kits.e2e.stack import Stack
+from tests.kits.waiting import wait_for
 
 LARGE, SMALL = "large", "small"
 BLOCK_TOKENS = 16

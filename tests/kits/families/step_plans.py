@@ -17,7 +17,7 @@ NUM_BLOCKS = 64
 
 
 def check_rows(
-    computed: Sequence[Sequence[Tensor]], rows: Rows, logits: Mapping[str, Tensor], tolerance: float
+    computed: Sequence[Sequence[Tensor] | Tensor], rows: Rows, logits: Mapping[str, Tensor], tolerance: float
 ) -> None:
     """Compares the rows that plans gave with the logits of whole texts, each [tokens, vocab]."""
     for found, wanted in zip(computed, rows, strict=True):
