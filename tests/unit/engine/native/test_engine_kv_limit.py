@@ -82,7 +82,9 @@ def _serve(run: Run, blocks: BlockManager, *, changes: bool) -> tuple[dict[str, 
         run.step()
         if changes:
             low = blocks.limit == NUM_BLOCKS
-            blocks.set_limit(chance.randint(LONGEST, NUM_BLOCKS // 2) if low else NUM_BLOCKS)
+            limit = chance.randint(LONGEST, NUM_BLOCKS // 2) if low else NUM_BLOCKS
+            # at every other fall sequences do not grow beyond what is in use
+            blocks.set_limit(limit, max(limit, blocks.num_used) if fell % 2 else None)
             fell, rose = fell + low, rose + (not low)
     return run.outputs, fell, rose
 
@@ -112,6 +114,7 @@ def test_a_hundred_falls_and_rises_change_no_token(model: Path, sliding: bool) -
     assert outputs == served[0][0]
     assert min(fell, rose) >= 100
     assert rank.num_vacated > 100
+    assert run.scheduler.num_preemptions > 0
     assert run.scheduler.admission.take_counts()[1] > 0  # prefixes were found all the same
     with open_checkpoint(model) as checkpoint:
         oracle = ReferenceDecoder(checkpoint, read_config(model))

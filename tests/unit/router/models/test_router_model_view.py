@@ -3,7 +3,7 @@
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.models.assumed import Sent, assume
 from services.router.domain.models.book import ModelBook
-from services.router.domain.models.control_state import GroupState, Load, Stop
+from services.router.domain.models.control_state import GroupState, KVState, Load, Stop
 from tests.kits.router.fleet import beat, new_fleet
 from tests.kits.router.hosts import GIB, hosted, offer, report
 
@@ -57,6 +57,11 @@ def test_idle_time_counts_from_the_first_readiness() -> None:
     seen(book, fleet, 6.0)
     group = seen(book, fleet, 7.5)
     assert (group.ready, group.idle_s, group.ready_s, group.served) == (True, 1.5, 1.5, False)
+
+
+def test_the_age_of_a_limit_grows_between_reports() -> None:
+    book = book_of(kv_bytes=10, kv_most_bytes=30, kv_least_bytes=5, kv_needed_bytes=7, kv_age_ms=4000)
+    assert seen(book, new_fleet(), 1.5).kv == KVState(10, 30, 5, 7, age_s=5.5)
 
 
 def test_the_host_knows_for_how_long_a_group_was_ready() -> None:
