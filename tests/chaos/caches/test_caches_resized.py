@@ -1,6 +1,6 @@
 """A group's KV cache shrinks and grows again and again under load, by messages on the bus: no token changes.
 
-`make chaos` does it 100 times. It prints how fast tokens came in windows with and without changes, in turns.
+`make chaos` does it 100 times. It prints what tokens took in windows with and without changes, in turns.
 """
 
 import asyncio
@@ -10,7 +10,9 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
+import psutil
 import pytest
 
 from cli.models.store import models_dir
@@ -53,6 +55,14 @@ async def leader(bus: MemoryBus, model: Path, kernels: str = "auto") -> AsyncIte
         yield kit
 
 
+class Spent(NamedTuple):
+    """Seconds for a token: of the clock, and of CPU time of the rank and of this process."""
+
+    wall_s: float
+    rank_s: float
+    leader_s: float
+
+
 class Load:
     """Keeps so many streams running, whose tokens it checks, until it is ended."""
 
@@ -84,13 +94,22 @@ class Load:
             for delta in frame.deltas
         )
 
-    async def window(self) -> float:
-        """Returns how many tokens a second come, until there are enough of them."""
-        first, began = self.num_tokens(), time.perf_counter()
+    async def window(self) -> Spent:
+        """Returns what tokens take, until there are enough of them."""
+        first, began = self.num_tokens(), self._spent()
         while (came := self.num_tokens() - first) < WINDOW_TOKENS:
             assert not any(task.done() for task in self._tasks), [task for task in self._tasks if task.done()]
             await asyncio.sleep(0.02)
-        return came / (time.perf_counter() - began)
+        wall_s, rank_s, leader_s = self._spent()
+        return Spent(
+            (wall_s - began.wall_s) / came, (rank_s - began.rank_s) / came, (leader_s - began.leader_s) / came
+        )
+
+    def _spent(self) -> Spent:
+        info = self._kit.leader.parts.engine.info
+        assert info is not None
+        rank = psutil.Process(info.ranks[0].pid).cpu_times()
+        return Spent(time.perf_counter(), rank.user + rank.system, time.process_time())
 
     async def end(self) -> None:
         self._ends = True
@@ -104,7 +123,8 @@ async def limit(kit: Kit, limit_bytes: int) -> KVLimited:
 
 
 async def answers(kit: Kit, count: int, name: str) -> list[list[int]]:
-    return [tokens_of(await kit.run(request(number, f"{name}{number}"))) for number in range(count)]
+    asked = (kit.run(request(number, f"{name}{number}")) for number in range(count))
+    return [tokens_of(frames) for frames in await asyncio.gather(*asked)]
 
 
 @pytest.mark.parametrize("name", ["demo", *([SMOLLM2] if full else [])])
@@ -117,22 +137,30 @@ async def test_a_cache_that_shrinks_and_grows_under_load_changes_no_token(
     async with leader(memory_bus, model, kernels="plain") as kit:
         oracle = await answers(kit, CHECKED, "oracle")
     async with leader(memory_bus, model) as kit:
-        expected = await answers(kit, PROMPTS, "alone")
+        expected = await answers(kit, PROMPTS, "unchanged")
         assert expected[:CHECKED] == oracle
+        kit.frames.clear()
         load = Load(kit, expected)
         await load.window()
-        ratios, smaller = list[float](), list[KVLimited]()
+        without, during, smaller = list[Spent](), list[Spent](), list[KVLimited]()
         for _ in range(ROUNDS):
-            without = await load.window()
+            without.append(await load.window())
             smaller.append(await limit(kit, 1))
             assert smaller[-1].needed_bytes <= smaller[-1].limit_bytes < smaller[-1].most_bytes
-            changed = await load.window()
+            during.append(await load.window())
             larger = await limit(kit, 0)
             assert larger.limit_bytes == larger.most_bytes
-            ratios.append(without / changed)
         await load.end()
         print(f"{name}: {ROUNDS} falls and rises, {sum(load.served.values())} streams")
-        print(f"tokens a second without changes to those with: {statistics.median(ratios):.3f} (median)")
+        for field in Spent._fields:
+            was, is_now = (sum(getattr(one, field) for one in spent) for spent in (without, during))
+            pairs = [
+                getattr(b, field) / getattr(a, field)
+                for a, b in zip(without, during, strict=True)
+                if getattr(a, field)
+            ]
+            ratio = f"{is_now / was:.3f} of it with changes (median of pairs {statistics.median(pairs):.3f})"
+            print(f"{field} of a token: {1000 * was / ROUNDS:.3f} ms, {ratio}")
         print(f"preemptions: {kit.metric('num_preemptions_total'):.0f}")
         assert len(load.served) == PROMPTS or not full
         await kit.all_free()
