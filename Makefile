@@ -28,10 +28,16 @@ LONG_FORMS := tests/e2e/test_cutoffs.py tests/e2e/test_overflow.py tests/e2e/cli
 # how far `make compile` lets the C compiler optimise; 0 takes less than half of its CPU time, for tests
 LEVEL ?= 2
 COMPILED_TESTS := tests/unit/client tests/unit/gateway tests/unit/router tests/unit/shared tests/unit/worker tests/contract
-# these compute for long, and nothing of what they test is compiled
-UNCOMPILED := tests/unit/worker/grammars tests/unit/worker/gguf tests/unit/worker/text/test_worker_call_forms.py \
-	tests/unit/worker/text/test_worker_template_guard.py tests/unit/worker/text/test_worker_template_losses.py \
-	tests/unit/worker/text/test_worker_template_shapes.py tests/unit/worker/text/test_worker_gguf_byte_level.py
+# these take half of the CPU time, and nothing of what they test is compiled; the corpus is sent to compiled gateways by
+# `make test`, too, whose stacks also have compiled routers and leaders
+UNCOMPILED := tests/contract/corpus tests/contract/test_block_store.py tests/contract/test_codec.py \
+	tests/contract/test_golden.py tests/contract/test_plain_data.py tests/contract/test_session_account.py \
+	tests/unit/shared/bus/test_shared_codec_bounds.py \
+	tests/unit/shared/test_compiled_modules.py tests/unit/shared/test_shared_lifecycle.py \
+	tests/unit/worker/forking tests/unit/worker/gguf tests/unit/worker/grammars tests/unit/worker/heartbeats \
+	tests/unit/worker/host_kv tests/unit/worker/model_files tests/unit/worker/orchestrator \
+	$(addprefix tests/unit/worker/text/test_worker_,call_forms.py control_tokens.py gguf_byte_level.py gguf_golden.py \
+	gguf_pieces.py template_guard.py template_losses.py template_shapes.py)
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
 INPUTS := pyproject.toml constraints.txt
 # where torch comes from on a machine without an NVIDIA driver; empty: from pip's own index, with CUDA
