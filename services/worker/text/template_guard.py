@@ -17,6 +17,7 @@ from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 MAX_CHARS = 64 * 2**20  # of any intermediate string; the bus takes prompts of one MiB
+MAX_ITEMS = 2**20  # of any intermediate list or tuple, which have eight bytes for each
 MAX_NUMBER = 10**6  # as an argument of a call, or as a width
 MAX_BITS = 10**5  # of a whole number
 _WIDE = re.compile(r"\d{7,}|\*")
@@ -69,7 +70,7 @@ class GuardedEnvironment(ImmutableSandboxedEnvironment):
         self.check_deadline()
         if operator == "*" and (hasattr(left, "__len__") or hasattr(right, "__len__")):
             text, times = (left, right) if hasattr(left, "__len__") else (right, left)
-            if isinstance(times, int) and len(text) * times > MAX_CHARS:
+            if isinstance(times, int) and len(text) * times > _most(text):
                 raise TemplateTooLarge(f"the template repeats something {times} times")
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
             if left.bit_length() * right > MAX_BITS:
@@ -117,9 +118,15 @@ class _TimedValues:
             yield value
 
 
+def _most(value: Any) -> int:
+    """How long a value of this type may be."""
+    return MAX_CHARS if isinstance(value, str) else MAX_ITEMS
+
+
 def _small(value: Any) -> Any:
-    if isinstance(value, str | list) and len(value) > MAX_CHARS:
-        raise TemplateTooLarge("the template builds a text that is too long")
+    if isinstance(value, str | list | tuple) and len(value) > _most(value):
+        what = "text" if isinstance(value, str) else "list"
+        raise TemplateTooLarge(f"the template builds a {what} that is too long")
     if isinstance(value, int) and value.bit_length() > MAX_BITS:
         raise TemplateTooLarge("the template computes a number that is too large")
     return value

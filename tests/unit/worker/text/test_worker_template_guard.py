@@ -21,6 +21,7 @@ ENDLESS = [
 HUGE = [
     "{% set ns = namespace(s='a' * 1000) %}{% for i in range(60) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
     "{% set ns = namespace(s=['a']) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
+    "{% set ns = namespace(s=('a',)) %}{% for i in range(60) %}{% set ns.s = ns.s + ns.s %}{% endfor %}",
     "{{ 'a' * 10 ** 10 }}",
     "{{ [1] * 10 ** 10 }}",
     "{{ 'a'.ljust(10 ** 9) }}",
