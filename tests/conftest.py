@@ -21,6 +21,7 @@ from tests.kits.parallel.forked_run import ForkedRun
 from tests.kits.parallel.import_order import import_tests, modules_of_tests, part_first
 from tests.kits.parallel.side_by_side import StackScheduling, give_way, sort_for_many_processes
 from tests.kits.programs.launch import ProgramServer
+from tests.kits.public_certificates import share_public_certificates
 from tests.kits.servers import GuardedRedis, NatsServer, RedisServer
 
 DEMO = Path(__file__).parents[1] / "models" / "demo"
@@ -95,6 +96,7 @@ def pytest_runtest_setup() -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Run tests in as many forked processes as `make test` asks for."""
+    share_public_certificates()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if processes := os.environ.pop("RYZ_TEST_PROCESSES", ""):
