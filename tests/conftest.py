@@ -18,7 +18,7 @@ from shared.bus.nats import NatsBus
 from tests.kits.engine.small_models import small_model
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.parallel.forked_run import ForkedRun
-from tests.kits.parallel.import_order import import_tests, modules_of_tests, part_first
+from tests.kits.parallel.import_order import import_for_forks, import_tests, modules_of_tests, part_first
 from tests.kits.parallel.side_by_side import StackScheduling, give_way, sort_for_many_processes
 from tests.kits.programs.launch import ProgramServer
 from tests.kits.public_certificates import share_public_certificates
@@ -118,6 +118,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Put long files first where several processes share the work."""
     if config.pluginmanager.has_plugin("forked-run"):
         sort_for_many_processes(items)
+        import_for_forks(item.nodeid for item in items)
     if "PYTEST_XDIST_WORKER" in os.environ:
         sort_for_many_processes(items)
         give_way(os.environ["PYTEST_XDIST_WORKER"])

@@ -1,4 +1,4 @@
-"""Imports the modules of tests in another order in each of several parallel processes, before they collect.
+"""Imports what parallel processes of tests need: shared before a fork, or in another order in each.
 
 pytest rewrites a module when it is imported first, and keeps the result on disk. In a fresh checkout,
 processes that collect in the same order each rewrite everything. Here each begins with a part of its own,
@@ -7,7 +7,7 @@ and finds the others rewritten.
 
 import gc
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -35,3 +35,10 @@ def import_tests(names: Sequence[str]) -> None:
                 importlib.import_module(name)
     finally:
         gc.enable()
+
+
+def import_for_forks(nodeids: Iterable[str]) -> None:
+    """Import transformers, which takes seconds, if several of the forked processes will need it."""
+    if any(nodeid.startswith("tests/unit/engine/families/") for nodeid in nodeids):
+        importlib.import_module("transformers.models.llama.modeling_llama")
+        importlib.import_module("transformers.models.auto.modeling_auto")
