@@ -257,7 +257,8 @@ def _pack_in_process(model: Path, path: Path, packed: Any) -> None:
 
 
 def test_groups_that_start_at_once_pack_once(model: Path, tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # torch is imported once
     packed = context.Value("i", 0)
     groups = [context.Process(target=_pack_in_process, args=(model, tmp_path, packed)) for _ in range(3)]
     for group in groups:

@@ -188,7 +188,7 @@ async def test_a_prompt_whose_caller_left_keeps_its_thread_until_it_is_done() ->
 
 async def test_a_slow_template_costs_its_request_and_not_the_others() -> None:
     model, _ = counting(SLOW)
-    async with Kit(MemoryBus(), model=model, tokenize_timeout_s=2.0) as kit:
+    async with Kit(MemoryBus(), model=model, tokenize_timeout_s=1.0) as kit:
         for number in range(3):
             await kit.ask(chat(f"slow{number}", "slow", tenant="slow"))
         assert isinstance((await kit.run(chat("quick")))[-1], Done)
