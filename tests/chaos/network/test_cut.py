@@ -105,7 +105,7 @@ async def served_by(world: World, group: str) -> None:
         readings = await asyncio.gather(*(read_once(world.client, one, 0, 10) for one in short))
         return any(one.answer is not None and one.answer.group == group for one in readings)
 
-    await until(took, every_s=0.1)
+    await until(took, longest_s=0.1)
 
 
 Fault = Callable[[ThreadedProxy], None]

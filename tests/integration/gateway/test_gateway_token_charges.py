@@ -137,7 +137,7 @@ async def test_what_was_computed_is_charged_once(
     async def settled() -> bool:
         return not (await owed() or gateway.running)
 
-    await until(settled, every_s=0.02)
+    await until(settled, longest_s=0.02)
     await asyncio.sleep(0.1)
     assert not await owed(), "charged again later"
     assert bool(before - await left(http)) == (mode is not be_refused)

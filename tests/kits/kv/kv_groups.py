@@ -108,7 +108,7 @@ async def settled(kit: Kit, index: RedisIndex, blocks: int) -> None:
     async def has_all() -> bool:
         return len(await index.redis.keys(PREFIX_PATTERN)) >= blocks and bool(index.held)
 
-    await until(has_all, every_s=0.02)
+    await until(has_all, longest_s=0.02)
 
 
 async def write_turns(kit: Kit, index: RedisIndex) -> tuple[list[int], list[int]]:

@@ -16,6 +16,7 @@ from cli.stack.plan import RANK_MODULES
 from shared.host.own_python import module_command, module_environment
 from tests.kits.programs.client import ForkedProgram
 from tests.kits.programs.messages import ADDRESS, Run
+from tests.kits.waiting import until
 
 ROOT = Path(__file__).parents[3]
 IMPORTED = (
@@ -157,9 +158,9 @@ class AsyncProgram:
 
     async def wait(self) -> int:
         """Return the exit code."""
-        while (code := self._program.poll()) is None:  # noqa: ASYNC110 (another process has no event)
-            await asyncio.sleep(0.005)
-        return code
+        await until(lambda: self.returncode is not None, timeout_s=None)
+        assert self.returncode is not None
+        return self.returncode
 
     async def communicate(self) -> tuple[None, bytes]:
         """Return all that it has written to stderr and was not read yet, when it has ended."""

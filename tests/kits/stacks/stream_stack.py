@@ -19,7 +19,7 @@ import httpx
 
 from tests.kits.programs.launch import Program, start_program
 from tests.kits.servers import NatsServer, free_ports
-from tests.kits.waiting import PATIENCE_S
+from tests.kits.waiting import PATIENCE_S, pauses
 
 ROOT = Path(__file__).parents[3]
 START_S = 60.0
@@ -210,9 +210,11 @@ class Fleet:
     async def until(self, condition: Any, what: str, timeout_s: float = PATIENCE_S) -> None:
         """Waits for a condition, which `what` describes in the error."""
         give_up = time.monotonic() + timeout_s
-        while not condition():
+        for pause_s in pauses(longest_s=0.1):
+            if condition():
+                return
             assert time.monotonic() < give_up, f"not within {timeout_s:g} s: {what}"
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(pause_s)
 
     @staticmethod
     def _metric(url: str, name: str) -> float:

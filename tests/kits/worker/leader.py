@@ -229,7 +229,7 @@ class Kit:
         await self.until(free, timeout_s)
 
     async def until(self, condition: Callable[[], bool], timeout_s: float = PATIENCE_S) -> None:
-        """Waits for a condition, polled every few milliseconds."""
+        """Waits for a condition."""
         await until(condition, timeout_s)
 
 

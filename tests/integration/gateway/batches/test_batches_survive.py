@@ -41,7 +41,7 @@ async def test_another_gateway_goes_on(broker: NatsServer, tmp_path: Path) -> No
                 async def is_empty(stream: str = stream, pattern: str = pattern) -> bool:
                     return not await jetstream.read(stream, pattern, 0)
 
-                await until(is_empty, every_s=0.05)
+                await until(is_empty, longest_s=0.05)
             await jetstream.stop()
     assert {request.priority for request in seen} == {BACKGROUND_PRIORITY}
     assert {request.session for request in seen} == {None}
