@@ -4,6 +4,7 @@ It finds the stack, asks, and says in one sentence what went wrong. `chat/answer
 """
 
 import os
+import ssl
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, suppress
 from pathlib import Path
@@ -82,8 +83,16 @@ class HttpApi:
         self.url = url
         # a new connection for each request: an idle one may have died, which shows only after a request
         limits = httpx.Limits(max_keepalive_connections=0)
+        # reading the certificates of public authorities takes 20 ms; a context without any refuses TLS
+        plain = httpx.URL(url).scheme == "http"
+        verify: ssl.SSLContext | bool = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
         self._http = httpx.Client(
-            base_url=url, headers=headers, timeout=timeout_s, limits=limits, transport=transport
+            base_url=url,
+            headers=headers,
+            timeout=timeout_s,
+            limits=limits,
+            transport=transport,
+            verify=verify,
         )
 
     def close(self) -> None:
