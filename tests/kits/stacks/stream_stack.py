@@ -24,6 +24,7 @@ from tests.kits.waiting import PATIENCE_S, pauses
 ROOT = Path(__file__).parents[3]
 START_S = 60.0
 STEP_MS = 15
+BEAT_MS = "100"  # heartbeats are most of the CPU time of an idle stack, some of which live for minutes
 KEYS = {"one": "key-of-one", "two": "key-of-two"}
 
 
@@ -261,7 +262,7 @@ class Fleet:
 
     def _start(self, name: str, module: str, *arguments: str, **settings: str) -> None:
         env = {name: value for name, value in os.environ.items() if not name.startswith("RYZ_")}
-        given = {"nats_url": self.nats.url} | settings | self.settings
+        given = {"nats_url": self.nats.url, "heartbeat_interval_ms": BEAT_MS} | settings | self.settings
         env |= {f"RYZ_{key.upper()}": value for key, value in given.items()}
         with (self.folder / f"{name}.log").open("ab") as log:
             self.processes[name] = start_program(module, *arguments, env=env, stdout=log, stderr=log)
