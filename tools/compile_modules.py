@@ -15,15 +15,12 @@ import sysconfig
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 from mypyc.build import mypycify
-from setuptools import Distribution
-from setuptools.command.build_ext import build_ext
 
 from shared.compiled_modules import BUILDS, LIBRARY, ROOT, SUFFIX, build_of_sources
+from tools.compiled_library import make_library
 
 # Left out: packages' `__init__.py`, and what stands in `LEFT_OUT`.
 MODULES = (
@@ -162,24 +159,6 @@ def _hazards_in(
                     yield part.lineno, "awaited in a handler or a finally block"
 
 
-class _SideBySide(build_ext):  # type: ignore[misc] # setuptools has no types
-    """Compiles the files of an extension on all cores, and the extensions, too."""
-
-    def build_extensions(self) -> None:
-        """See `build_ext`."""
-        self.parallel = os.cpu_count()
-        one_by_one = self.compiler.compile
-
-        def compile_all(sources: list[str], **options: Any) -> list[str]:
-            largest_first = sorted(sources, key=lambda source: -Path(source).stat().st_size)
-            with ThreadPoolExecutor(os.cpu_count()) as threads:
-                objects = threads.map(lambda source: one_by_one([source], **options), largest_first)
-                return [name for names in objects for name in names]
-
-        self.compiler.compile = compile_all
-        super().build_extensions()
-
-
 def build(names: Iterable[str], into: Path, level: int = 2) -> None:
     """Compiles these files into a directory; raises what mypyc, the compiler or an import raises.
 
@@ -197,10 +176,7 @@ def build(names: Iterable[str], into: Path, level: int = 2) -> None:
         opt_level=str(level),
         debug_level="0",
     )
-    command = _SideBySide(Distribution({"name": LIBRARY, "ext_modules": extensions}))
-    command.build_lib, command.build_temp = str(into / "lib"), str(into / "objects")
-    command.ensure_finalized()
-    command.run()
+    make_library(extensions, into)
     (into / "lib" / _LEVEL_FILE).write_text(str(level))
 
 
