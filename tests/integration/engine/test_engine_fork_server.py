@@ -284,19 +284,15 @@ def test_the_death_of_a_leader_ends_fork_server_and_ranks() -> None:
 
 def niceness_of(pid: int) -> Counter[int]:
     """The number of threads at each nice value."""
-    tasks = Path(f"/proc/{pid}/task").iterdir()
-    return Counter(os.getpriority(os.PRIO_PROCESS, int(task.name)) for task in tasks)
+    return Counter(os.getpriority(os.PRIO_PROCESS, int(task)) for task in os.listdir(f"/proc/{pid}/task"))
 
 
 @pytest.mark.parametrize("start", ["fork", "spawn"])
-async def test_all_of_a_rank_but_its_lifeline_gives_way_when_it_is_ready(
-    model: Path, start: RankStart
-) -> None:
+async def test_all_of_a_ready_rank_but_its_lifeline_gives_way(model: Path, start: RankStart) -> None:
     own = os.getpriority(os.PRIO_PROCESS, 0)
     engine = engine_of(model, rank_start=start, rank_nice=own + 7)
     try:
-        info = await engine.start()
-        pid = info.ranks[0].pid
+        pid = (await engine.start()).ranks[0].pid
         await until(lambda: niceness_of(pid) == {own: 1, own + 7: threads_of(pid) - 1})
         assert niceness_of(pid)[own + 7] > 0
     finally:

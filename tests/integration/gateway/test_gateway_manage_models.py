@@ -49,12 +49,8 @@ async def test_offered_models_are_listed_with_their_states() -> None:
             "phase": "asleep",
             "why": "",
             "groups": {"ready": 0, "all": 0, "most": 2},
-            "waiting": 2,
-            "load_s": 1.5,
-            "retry_s": 0.0,
-            "pinned": False,
-            "priority": 3,
-        }
+            "waiting": 2, "load_s": 1.5, "retry_s": 0.0, "pinned": False, "priority": 3,
+        }  # fmt: skip
         assert (await http.get("/v1/models/lost")).json()["status"]["why"] == "no such file"
         missing = await http.get("/v1/models/none")
         assert missing.status_code == 404

@@ -266,8 +266,7 @@ def test_ranks_meet_in_shared_memory(models: dict[str, Path], shared: int, name:
 
 
 def test_a_missing_rank_is_named(models: dict[str, Path], shared: int) -> None:
-    model = models["plain"]
-    loaded = threading.Barrier(2)
+    model, loaded = models["plain"], threading.Barrier(2)
 
     def one(rank: int) -> None:
         collectives = SharedMemoryCollectives(shared, rank, 2, timeout_s=20)
@@ -290,8 +289,7 @@ def test_threads_end_with_the_computing(models: dict[str, Path]) -> None:
         return sum(name.exists() and name.read_text() == "ryz-kernels\n" for name in names)
 
     gc.collect()
-    before = helpers()
-    model = models["plain"]
+    before, model = helpers(), models["plain"]
     with open_checkpoint(model) as checkpoint:
         compute = native_ranks(threads=3)(checkpoint, read_config(model), SingleRank(), 64)
     assert isinstance(compute, NativeCompute)
