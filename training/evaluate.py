@@ -64,17 +64,22 @@ def perplexity(model: DemoModel, samples: Sequence[TrainingSample]) -> float:
     return math.exp(total / count)
 
 
+def _last_reply(model: DemoModel, tokenizer: Tokenizer, *users: str) -> str:
+    messages: list[DialogueMessage] = []
+    for user in users:
+        messages.append(DialogueMessage("user", user))
+        messages.append(DialogueMessage("assistant", reply(model, tokenizer, messages)))
+    return messages[-1].content
+
+
 def name_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[str], distractors: int) -> float:
     """Share of `names` recalled exactly after `distractors` other turns, all answered by the model."""
     right = 0
     for index, name in enumerate(names):
         rng = Random(_SEED + index)
-        messages: list[DialogueMessage] = []
         asides = [_aside(rng)[0] for _ in range(distractors)]
-        for user in (f"My name is {name}.", *asides, "What is my name?"):
-            messages.append(DialogueMessage("user", user))
-            messages.append(DialogueMessage("assistant", reply(model, tokenizer, messages)))
-        right += messages[-1].content == f"Your name is {name}."
+        said = _last_reply(model, tokenizer, f"My name is {name}.", *asides, "What is my name?")
+        right += said == f"Your name is {name}."
     return right / len(names)
 
 
@@ -99,11 +104,8 @@ def correction_recall(model: DemoModel, tokenizer: Tokenizer, names: Sequence[st
     """Share of `names` recalled after they replaced another held-out name."""
     right = 0
     for first, second in zip(names, (*names[1:], names[0]), strict=True):
-        messages: list[DialogueMessage] = []
-        for user in (f"My name is {first}.", f"My name is now {second}.", "What is my name?"):
-            messages.append(DialogueMessage("user", user))
-            messages.append(DialogueMessage("assistant", reply(model, tokenizer, messages)))
-        right += messages[-1].content == f"Your name is {second}."
+        users = (f"My name is {first}.", f"My name is now {second}.", "What is my name?")
+        right += _last_reply(model, tokenizer, *users) == f"Your name is {second}."
     return right / len(names)
 
 

@@ -5,6 +5,8 @@ from typing import Any
 
 from shared.errors import InvalidRequest
 
+MAX_PAGE = 100
+
 
 def page_of(
     items: Sequence[dict[str, Any]],
@@ -12,7 +14,7 @@ def page_of(
     *,
     newest_first: bool,
     default: int = 20,
-    most: int = 100,
+    most: int = MAX_PAGE,
 ) -> dict[str, Any]:
     """A page of a list.
 

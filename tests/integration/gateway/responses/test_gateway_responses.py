@@ -105,6 +105,15 @@ async def test_a_conversation_of_ids_alone(gateway: Gateway, http: httpx.AsyncCl
     assert [item["content"][0]["text"] for item in items] == ["turn 3"]
 
 
+async def test_the_input_of_a_response_comes_in_pages(http: httpx.AsyncClient) -> None:
+    given = [{"role": "user", "content": text} for text in ("one", "two")]
+    made = (await http.post("/v1/responses", json={"model": "demo", "input": given})).json()["id"]
+    newest = (await http.get(f"/v1/responses/{made}/input_items")).json()
+    assert [item["content"][0]["text"] for item in newest["data"]] == ["two", "one"]
+    oldest = (await http.get(f"/v1/responses/{made}/input_items?order=asc&limit=1")).json()
+    assert (oldest["data"], oldest["has_more"]) == (newest["data"][1:], True)
+
+
 async def test_a_response_is_its_tenants_and_can_be_deleted(http: httpx.AsyncClient) -> None:
     name = (await made(http)).json()["id"]
     path = f"/v1/responses/{name}"

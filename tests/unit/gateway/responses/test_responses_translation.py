@@ -13,7 +13,6 @@ from services.gateway.formats.responses.translation import (
     response_call,
     with_our_names,
 )
-from services.gateway.transports.http.routes.stored_responses import input_page
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, ResponseRecord, StructuredOutput, ToolCall, ToolDefinition, ToolUse
 
@@ -171,15 +170,3 @@ def test_a_refused_field_keeps_its_name(name: str) -> None:
     assert error.value.data["param"] == name
     assert error.value.message.startswith(f"`{name}` is not supported")
     assert with_our_names(InvalidRequest("`prompt` is empty", param="prompt")).data["param"] == "input"
-
-
-def test_input_items_come_in_pages() -> None:
-    items = [{"id": f"i{number}"} for number in range(5)]
-    record = ResponseRecord(response_id="r", tenant="t", model="m", input_items=json.dumps(items))
-    page = input_page(record, {"limit": "2", "order": "asc", "after": "i1"})
-    assert [item["id"] for item in page["data"]] == ["i2", "i3"]
-    assert (page["first_id"], page["last_id"], page["has_more"]) == ("i2", "i3", True)
-    assert [item["id"] for item in input_page(record, {})["data"]] == ["i4", "i3", "i2", "i1", "i0"]
-    for wrong in ({"limit": "0"}, {"limit": "x"}, {"order": "up"}, {"after": "none"}):
-        with pytest.raises(InvalidRequest):
-            input_page(record, wrong)

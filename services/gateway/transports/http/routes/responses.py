@@ -13,9 +13,10 @@ from services.gateway.formats.responses.format import PATH, ResponseFormat
 from services.gateway.formats.responses.schema import ResponseRequest
 from services.gateway.resources.stored_responses.background_runs import BackgroundRuns
 from services.gateway.transports.http.exchange import HttpRoute
+from services.gateway.transports.http.list_pages import MAX_PAGE
 from services.gateway.transports.http.openapi_document import ERRORS, DirectRoute, add_serving
 from services.gateway.transports.http.routes.formats import format_route
-from services.gateway.transports.http.routes.stored_responses import MAX_PAGE, StoredResponses
+from services.gateway.transports.http.routes.stored_responses import StoredResponses
 from shared.bus import Bus
 from shared.client.calls.responses_client import ResponsesClient
 

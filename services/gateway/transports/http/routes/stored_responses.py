@@ -16,14 +16,12 @@ from services.gateway.resources.stored_responses.begun_answer import RunEvents
 from services.gateway.resources.stored_responses.kept_run import KeptRun
 from services.gateway.transports.http.event_stream import send_events
 from services.gateway.transports.http.exchange import HttpExchange
+from services.gateway.transports.http.list_pages import page_of
 from services.gateway.transports.http.server_sent_events import encoded_batch
 from services.gateway.transports.http.stream_progress import EVENT_HEADERS
 from shared.client.calls.responses_client import ResponsesClient
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import ResponseFound, ResponseRecord
-
-MAX_PAGE = 100
-_PAGE = 20
 
 
 class StoredResponses:
@@ -55,7 +53,7 @@ class StoredResponses:
     async def _answer(self, exchange: HttpExchange, name: str) -> None:
         found = await self._find(exchange.caller.tenant, name)
         record, method, path = found.record, exchange.scope["method"], exchange.scope["path"]
-        exchange.caller.model = record.model
+        exchange.caller.model, query = record.model, _query(exchange)
         if method == "DELETE":
             await self._store.delete(exchange.caller.tenant, name)
             if not record.ended:
@@ -64,8 +62,9 @@ class StoredResponses:
         elif path.endswith("/cancel"):
             await self._send(exchange, await self._cancelled(record))
         elif path.endswith("/input_items"):
-            await self._send(exchange, input_page(record, _query(exchange)))
-        elif _query(exchange).get("stream") == "true":
+            items = msgspec.json.decode(record.input_items)
+            await self._send(exchange, page_of(items, query, newest_first=True))
+        elif query.get("stream", [""])[-1] == "true":
             await self._stream(exchange, found)
         else:
             if found.abandoned:  # its gateway is gone: this one goes on with it
@@ -142,14 +141,13 @@ class StoredResponses:
                 await send_events(events, exchange, header_wait_s=wait_s, ids=True)
 
 
-def _query(exchange: HttpExchange) -> dict[str, str]:
-    parsed = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
-    return {name: values[-1] for name, values in parsed.items()}
+def _query(exchange: HttpExchange) -> dict[str, list[str]]:
+    return parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"))
 
 
 def _after(exchange: HttpExchange) -> int:
     """The number of the last event that the client has; -1: none."""
-    given = _query(exchange).get("starting_after", "")
+    given = _query(exchange).get("starting_after", [""])[-1]
     given = given or exchange.caller.headers.get(b"last-event-id", b"").decode("latin-1").strip()
     if not given:
         return -1
@@ -159,32 +157,3 @@ def _after(exchange: HttpExchange) -> int:
             param="starting_after",
         )
     return int(given)
-
-
-def input_page(record: ResponseRecord, query: dict[str, str]) -> dict[str, Any]:
-    """A page of the items of a response's input, the newest first unless `order` is `asc`.
-
-    Raises:
-        InvalidRequest: A parameter is wrong.
-    """
-    items = msgspec.json.decode(record.input_items)
-    limit, order, after = query.get("limit", str(_PAGE)), query.get("order", "desc"), query.get("after", "")
-    if not (limit.isascii() and limit.isdigit() and len(limit) <= 3 and 1 <= int(limit) <= MAX_PAGE):
-        raise InvalidRequest(f"`limit` is a number from 1 to {MAX_PAGE}, got {limit[:32]!r}", param="limit")
-    if order not in {"asc", "desc"}:
-        raise InvalidRequest(f"`order` is 'asc' or 'desc', got {order[:32]!r}", param="order")
-    if order == "desc":
-        items.reverse()
-    if after:
-        positions = [index for index, item in enumerate(items) if item["id"] == after]
-        if not positions:
-            raise InvalidRequest(f"`after` is the id of an item, got {after[:96]!r}", param="after")
-        items = items[positions[0] + 1 :]
-    page = items[: int(limit)]
-    return {
-        "object": "list",
-        "data": page,
-        "first_id": page[0]["id"] if page else None,
-        "last_id": page[-1]["id"] if page else None,
-        "has_more": len(items) > len(page),
-    }
