@@ -5,12 +5,14 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from services.worker.domain.blocks.names import BlockNames
+from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.blocks.names import UNNAMED, BlockNames
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks
+from tests.kits.worker.options import scheduler_limits
 
 Output = tuple[list[int], str]  # tokens and finish reason: `stop`, `length` or `error`
 
@@ -151,3 +153,13 @@ EOS = 7
 
 
 NAMES = BlockNames("fingerprint")
+
+
+def build(
+    blocks: int = 64,
+    budget: int = 32,
+    running: int = 16,
+    waiting: int = 64,
+    names: BlockNames = UNNAMED,
+) -> Scheduler:
+    return Scheduler(BlockManager(blocks), scheduler_limits(budget, running, waiting), names)

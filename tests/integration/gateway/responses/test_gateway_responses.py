@@ -107,10 +107,10 @@ async def test_a_conversation_of_ids_alone(gateway: Gateway, http: httpx.AsyncCl
 
 async def test_the_input_of_a_response_comes_in_pages(http: httpx.AsyncClient) -> None:
     given = [{"role": "user", "content": text} for text in ("one", "two")]
-    made = (await http.post("/v1/responses", json={"model": "demo", "input": given})).json()["id"]
-    newest = (await http.get(f"/v1/responses/{made}/input_items")).json()
+    name = (await made(http, input=given)).json()["id"]
+    newest = (await http.get(f"/v1/responses/{name}/input_items")).json()
     assert [item["content"][0]["text"] for item in newest["data"]] == ["two", "one"]
-    oldest = (await http.get(f"/v1/responses/{made}/input_items?order=asc&limit=1")).json()
+    oldest = (await http.get(f"/v1/responses/{name}/input_items?order=asc&limit=1")).json()
     assert (oldest["data"], oldest["has_more"]) == (newest["data"][1:], True)
 
 
