@@ -4,7 +4,7 @@ Each function gives plans, and for each plan the rows of logits that it samples,
 """
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ NUM_BLOCKS = 64
 
 
 def check_rows(
-    computed: Sequence[Sequence[Tensor] | Tensor], rows: Rows, logits: Mapping[str, Tensor], tolerance: float
+    computed: Iterable[Tensor], rows: Rows, logits: Mapping[str, Tensor], tolerance: float
 ) -> None:
     """Compares the rows that plans gave with the logits of whole texts, each [tokens, vocab]."""
     for found, wanted in zip(computed, rows, strict=True):
