@@ -35,7 +35,7 @@ def resolve_model(given: str | Path, *, pull: bool | None = None, accept_terms: 
 
         return demo_model()
     model = meant_by(str(given))
-    return model if isinstance(model, Path) else _pulled(model, str(given), pull, accept_terms)
+    return model if isinstance(model, Path) else pulled(model, str(given), pull, accept_terms)
 
 
 def meant_by(given: str) -> CatalogueModel | HubName | Path:
@@ -59,7 +59,7 @@ def meant_by(given: str) -> CatalogueModel | HubName | Path:
     )
 
 
-def _pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, accept_terms: bool) -> Path:
+def pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, accept_terms: bool) -> Path:
     from cli.models.pull import directory_of, intact_record  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.models.pull import pull as fetch  # noqa: PLC0415
 

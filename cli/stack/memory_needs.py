@@ -51,8 +51,8 @@ class MachineFacts:
     kernels: bool
     store_bytes: int = 0
     packed_bytes: int = 0
-    reserved_cores: int = 0
     limit_bytes: int = 0
+    reserved_cores: int = 0
 
     @property
     def shared_cores(self) -> int:

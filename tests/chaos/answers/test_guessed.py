@@ -14,14 +14,13 @@ from cli.stack.model_dir import demo_model
 from services.worker.model_files.load_model import load_model
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from tests.kits.chaos.figures import record
-from tests.kits.chaos.scale import scaled
+from tests.kits.chaos.scale import full, scaled
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.shared_fork_server import sharing
 
 pytestmark = pytest.mark.timeout(scaled(300, 3600))
 BATCH, MOST = 8, 8
 ANSWERS = scaled(32, 10_000)
-MOST_ANSWERS = 16 * ANSWERS  # a busy machine guesses rarely, and may be right each time
 TEXTS = (
     "Tell me a story about the old harbour, and then tell it again, word by word: ",
     "Count from one to ten. one two three four five six seven eight nine ten one two three four ",
@@ -56,7 +55,7 @@ async def test_answers_with_guesses_are_those_without(world: int) -> None:
     async with AsyncExitStack() as stack:
         options = rank_options(demo_model(), tensor_parallel=world, threads=1, kv_cache_tokens=16_384)
         driver, _ = await start_driver(stack, options, BATCH, MOST)
-        while answers < ANSWERS // 2 or (checked == right and answers < MOST_ANSWERS):
+        while answers < ANSWERS // 2:
             sampling, length = drawn(chance), chance.randint(24, 80)
             cuts = [(chance.choice(texts), chance.randint(4, 60)) for _ in range(BATCH)]
             prompts = [[*text[:cut], chance.randrange(200)] for text, cut in cuts]
@@ -71,4 +70,4 @@ async def test_answers_with_guesses_are_those_without(world: int) -> None:
     record("guessed_answers", world=world, answers=answers, unequal=unequal, checked=checked, right=right)
     assert unequal == 0
     assert right > ANSWERS // 16
-    assert checked > right
+    assert checked > right or not full  # a busy machine guesses rarely, and may be right each time

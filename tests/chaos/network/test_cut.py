@@ -139,7 +139,8 @@ async def test_a_leader_that_is_cut_off(world: World, fault: Fault) -> None:
         assert world.client.num_open + len(ended) == STREAMS  # dropped by the group, not ended
         await world.whole(tasks)
         assert world.client.stats.lost > before
-        assert fault is reset or world.client.stats.ignored > ignored  # frames delayed by the stall
+        if fault is silence and not ended:  # else the frames that the stall delayed may have been the last
+            assert world.client.stats.ignored > ignored
         await served_by(world, CUT_OFF)
         assert world.lost == {CUT_OFF}
     print({name: getattr(world.client.stats, name) for name in ("lost", "resumed", "ignored", "republished")})

@@ -124,7 +124,7 @@ def test_a_pulled_model_is_in_the_volume_and_pulled_before_workers_start(
 ) -> None:
     monkeypatch.setenv("RYZ_MODELS_DIR", str(tmp_path / "here"))
     monkeypatch.setattr(
-        "cli.models.resolve._pulled", lambda *_: _stand_in(tmp_path / "here" / "hf" / "a" / "b")
+        "cli.models.resolve.pulled", lambda *_: _stand_in(tmp_path / "here" / "hf" / "a" / "b")
     )
     found = services(written(tmp_path, '[[models]]\nsource = "hf:a/b"\n[[models]]\nsource = "demo"\n'))
     assert found["model"] == {"command": ["ryz models pull hf:a/b"]}
