@@ -60,6 +60,7 @@ def meant_by(given: str) -> CatalogueModel | HubName | Path:
 
 
 def pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, accept_terms: bool) -> Path:
+    """Return where a model of the catalogue or the Hub is, after a pull if that is allowed."""
     from cli.models.pull import directory_of, intact_record  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.models.pull import pull as fetch  # noqa: PLC0415
 
