@@ -151,9 +151,14 @@ def test_nothing_is_fetched_for_a_file_with_a_mistake(
     monkeypatch.setenv("RYZ_MODELS_DIR", str(tmp_path / "models"))
     file = write(tmp_path, '[[models]]\nsource = "smollm2-135m"\n[[models]]\nsource = "nothing"\nx = 1\n')
     options = UpOptions(models=file, kernels="plain")
-    with pytest.raises(CommandError, match="The models file has 2 mistakes") as refused:
+    with pytest.raises(CommandError, match=r"The models file has 2 mistakes") as refused:
         checked_models(options, declare(options, {}), pull=True)
-    assert "smollm2-135m: " not in str(refused.value), "a model that would be fetched is no mistake"
+    assert "smollm2-135m is not here yet" not in str(refused.value), "it would have been fetched"
+    with pytest.raises(
+        CommandError, match=r":2: smollm2-135m: The model smollm2-135m is not here yet"
+    ) as refused:
+        checked_models(options, declare(options, {}), pull=False)
+    assert "The models file has 3 mistakes" in str(refused.value)
     assert not (tmp_path / "models").exists()
 
 
