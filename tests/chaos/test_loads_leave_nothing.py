@@ -137,10 +137,12 @@ def test_loads_and_unloads_leave_nothing(stack: Stack) -> None:
 
 
 def _load_and_unload(http: httpx.Client) -> None:
-    assert http.post("/v1/manage/models/guest/load?wait=60").status_code == 200
+    loaded = http.post("/v1/manage/models/guest/load?wait=60")
+    assert loaded.status_code == 200, loaded.text
     answer = http.post("/v1/completions", json={"model": "guest", "prompt": "Hello", "max_tokens": 8})
     assert answer.status_code == 200, answer.text
-    assert http.post("/v1/manage/models/guest/unload?wait=60").status_code == 200
+    unloaded = http.post("/v1/manage/models/guest/unload?wait=60")
+    assert unloaded.status_code == 200, unloaded.text
 
 
 def _settled(stack: Stack) -> Holdings:

@@ -17,6 +17,7 @@ from shared.subjects import Caller
 
 Action = Literal["load", "wake", "sleep", "unload", "scale", "remove"]
 ANSWER_S = 2.0
+HOST_S = 10.0  # that of a busy machine answers late; one that is gone is known at once
 POLL_S, KNOWN_POLL_S = 0.2, 0.05
 STALE_S = 3.0  # a failure that routers report so soon after a wish may be the one before it
 
@@ -104,12 +105,12 @@ class ModelsClient:
         state = await self.find_model(wish.model)
         asked = ManageModel(model=state.card.name, action=wish.action, groups=wish.groups)
         try:
-            answer = await call(self._bus, subjects.MANAGE_MODEL, asked, ModelManaged, timeout_s=ANSWER_S)
+            answer = await call(self._bus, subjects.MANAGE_MODEL, asked, ModelManaged, timeout_s=HOST_S)
         except NoResponders:
             raise no_host() from None
         except RequestTimedOut:
             raise Unavailable(
-                f"no host answered for model {state.card.name!r} within {ANSWER_S:g} s; `ryz models status` "
+                f"no host answered for model {state.card.name!r} within {HOST_S:g} s; `ryz models status` "
                 "shows whether one still offers it",
                 reason="no_host",
                 retry_after_s=1.0,
@@ -136,7 +137,7 @@ class ModelsClient:
         if len(encode(asked)) > PutModel.max_bytes:
             raise RequestTooLarge(f"a model is described in at most {PutModel.max_bytes} bytes")
         try:
-            answer = await call(self._bus, subjects.PUT_MODEL, asked, ModelManaged, timeout_s=ANSWER_S)
+            answer = await call(self._bus, subjects.PUT_MODEL, asked, ModelManaged, timeout_s=HOST_S)
         except (NoResponders, RequestTimedOut):
             raise no_host() from None
         if answer.refused:

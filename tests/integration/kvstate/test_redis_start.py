@@ -13,6 +13,7 @@ import redis
 from cli.sessions.recovery.old_logs import replace_log
 from cli.stack.servers.redis_server import find_redis
 from tests.kits.servers import ROOT, ServerProcess, free_port
+from tests.kits.waiting import wait_for
 from tools.docs.redis_acl import TEMPLATE
 
 SCRIPT = ROOT / "deploy" / "redis-start.sh"
@@ -118,7 +119,16 @@ def write_turns(server: ServerProcess, names: list[str]) -> None:
 
 
 def stored(server: ServerProcess) -> set[bytes]:
-    return set(client(server, "kvstate", "pKvstate1").scan_iter("ryz:session:*"))
+    store = client(server, "kvstate", "pKvstate1")
+    wait_for(lambda: not _loads(store), "the store has read its log")
+    return set(store.scan_iter("ryz:session:*"))
+
+
+def _loads(store: redis.Redis) -> bool:
+    try:
+        return not store.ping()
+    except redis.BusyLoadingError:
+        return True
 
 
 @pytest.mark.parametrize("kill", [False, True])

@@ -45,9 +45,12 @@ class TcpProxy:
         assert self._server is not None
         self._server.close()
         self.resume()
-        self.cut(refuse=True)
+        self._refusing = True
+        for writer in tuple(self._writers):
+            writer.transport.abort()  # what it could not send yet would keep it open
         if self._serving:
             await asyncio.wait(self._serving, timeout=_END_S)
+        await asyncio.sleep(0)  # connections are closed in the next round of the loop
 
     def stall(self) -> None:
         """Keeps connections open and forwards nothing until `resume`."""
