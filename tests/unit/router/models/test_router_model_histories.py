@@ -5,6 +5,7 @@ model waits longer than its bound; `make chaos` runs 10,000 histories. Each deat
 bound longer, so a second test has none of them.
 """
 
+import pytest
 from hypothesis import given, settings, target
 from hypothesis import strategies as st
 
@@ -13,6 +14,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.router.models.simulated_host import SimulatedHost, SimulatedModel
 from tests.kits.router.models.simulation import LONGEST_REQUEST_S, STEP_S, Simulation
 
+pytestmark = pytest.mark.timeout(scaled(300, 3600))
 NAMES = ("a", "b", "c", "d", "e")
 Event = tuple[float, str, int, int]  # after so many seconds: what, for which model or group, a number
 WISHES: tuple[Wish, ...] = ("load", "sleep", "unload", "load")
