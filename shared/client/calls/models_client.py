@@ -17,7 +17,7 @@ from shared.subjects import Caller
 
 Action = Literal["load", "wake", "sleep", "unload", "scale", "remove"]
 ANSWER_S = 2.0
-HOST_S = 10.0  # that of a busy machine answers late; one that is gone is known at once
+HOST_S = 5.0  # that of a busy machine answers late; one that is gone is known at once
 POLL_S, KNOWN_POLL_S = 0.2, 0.05
 STALE_S = 3.0  # a failure that routers report so soon after a wish may be the one before it
 

@@ -242,7 +242,7 @@ async def test_a_wait_that_is_too_short_and_a_load_that_fails() -> None:
 
 
 async def test_a_host_that_says_nothing_is_reported() -> None:
-    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url) as http:
+    async with running_gateway() as gateway, httpx.AsyncClient(base_url=gateway.url, timeout=30) as http:
         gateway.fleet.offered.append(state_of("second", "asleep"))
         await ModelHost(gateway.fleet.bus, []).start()  # it offers nothing any more
         answer = await http.post(f"{MANAGE}/second/wake")

@@ -151,7 +151,7 @@ def test_what_is_not_enforced_is_refused_by_keyword_and_position(
     began = time.process_time()
     with pytest.raises(InvalidRequest) as refused:
         compiled_schema(schema)
-    assert time.process_time() - began < 2.0
+    assert time.process_time() - began < 5.0  # the first of a process imports what compiles schemas
     data = refused.value.data
     assert (data["param"], data["keyword"], data["pointer"]) == ("structured", keyword, pointer)
     assert f"`{keyword}`" in refused.value.message or not keyword
