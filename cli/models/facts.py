@@ -107,7 +107,8 @@ class ModelFacts:
 
 def model_facts(name: str, path: Path) -> ModelFacts:
     """Gather the facts; a model that this program cannot serve has the reason among them."""
-    from cli.stack.machine import given_sizing, machine_facts, measure_model  # noqa: PLC0415 (quick `--help`)
+    from cli.stack.machine import given_sizing  # noqa: PLC0415 (quick `--help`)
+    from cli.stack.machine_facts import machine_facts, measure_model  # noqa: PLC0415 (quick `--help`)
     from cli.stack.options import UpOptions  # noqa: PLC0415
     from services.worker.engine.config.json_fields import ModelError  # noqa: PLC0415
     from services.worker.engine.config.read_config import read_config  # noqa: PLC0415

@@ -47,7 +47,8 @@ def plan(
     from cli.console import out  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.stack.fleet.check import checked_models  # noqa: PLC0415
     from cli.stack.fleet.declare import declare  # noqa: PLC0415
-    from cli.stack.machine import machine_facts, on_gpus, settle_sizing  # noqa: PLC0415
+    from cli.stack.machine import on_gpus, settle_sizing  # noqa: PLC0415
+    from cli.stack.machine_facts import machine_facts  # noqa: PLC0415
     from cli.stack.options import UpOptions  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
 

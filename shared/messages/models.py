@@ -274,29 +274,3 @@ class ModelList(Wire, frozen=True, kw_only=True):
         list[ModelState],
         msgspec.Meta(description="What hosts offer, loaded or not; empty where no host loads models."),
     ] = []
-
-
-class LeaseClaim(Wire, frozen=True, kw_only=True):
-    """Asks the KV state service for a lease, or to prolong or give back the one that the holder has.
-
-    Attributes:
-        ttl_ms: For so long from now; 0: it is given back.
-    """
-
-    max_bytes: ClassVar[int] = SMALL
-    name: Annotated[str, msgspec.Meta(pattern=r"^[a-z-]{1,32}\Z", description="What is leased.")]
-    holder: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
-    ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)]
-
-
-class LeaseHeld(Wire, frozen=True, kw_only=True):
-    """Answer to `LeaseClaim`: who has the lease now.
-
-    Attributes:
-        epoch: Grows with each new holder, also over a loss of the store.
-        ttl_ms: How long it lasts; 0: the lease is free.
-    """
-
-    holder: str
-    epoch: Annotated[int, msgspec.Meta(ge=0)]
-    ttl_ms: Milliseconds = 0

@@ -17,8 +17,9 @@ class GroupKV:
         least_bytes: The model's minimum.
         needed_bytes: What running requests hold and need soon.
         limit_bytes: What counts.
-        asked_bytes: What is told the leader; another number than `limit_bytes` until that is measured.
-        changed_at: When the limit was changed; None: it never was.
+        asked_bytes: The limit that the leader was asked for last. It differs from `limit_bytes` until the
+            memory of the group was measured.
+        changed_at: The time of the last change of the limit; None: there was none.
         answers: The leader did at the last command, or has since: others may ask it for memory.
     """
 
@@ -59,7 +60,7 @@ class GroupKV:
         self.least_bytes = min(said.most_bytes, max(said.least_bytes, least))
 
     def ask(self, limit_bytes: int) -> None:
-        """The leader is about to be told another limit: more of it counts from now on."""
+        """Notes the limit that the leader will be asked for; a higher one counts from now on."""
         self.asked_bytes = limit_bytes
 
     def confirm(self, limit_bytes: int, now: float) -> bool:
@@ -75,5 +76,5 @@ class GroupKV:
         self.limit_bytes = self.asked_bytes
 
     def cancel(self) -> None:
-        """The leader did not answer: it is told its limit again, and is resized once it has answered."""
+        """The leader did not answer. The old limit is sent again, and no other one before it has answered."""
         self.asked_bytes, self.answers = self.limit_bytes, False

@@ -14,7 +14,8 @@ from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.group_plan import model_settings
 from cli.stack.host.naming import group_name
-from cli.stack.machine import measure_model, settle_sizing
+from cli.stack.machine import settle_sizing
+from cli.stack.machine_facts import measure_model
 from cli.stack.options import UpOptions
 from cli.stack.plan import aliases_of
 

@@ -3,7 +3,8 @@
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.fleet.find import find_models
-from cli.stack.machine import examine, is_null, machine_facts
+from cli.stack.machine import examine, is_null
+from cli.stack.machine_facts import machine_facts
 from cli.stack.memory_needs import MachineFacts
 from cli.stack.options import UpOptions
 from shared.host.freed_memory import return_freed_memory

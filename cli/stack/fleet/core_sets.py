@@ -28,7 +28,7 @@ class CoreSets:
     others: Cores = ()
 
     def of_group(self, number: int) -> Cores:
-        """The cores of a group; of one that was added later, those that nobody has reserved."""
+        """The cores of a group; a group of a model that was added later has those that no group reserved."""
         return self.groups[number] if number < len(self.groups) else self.others
 
 

@@ -16,8 +16,8 @@ from cli.__main__ import app
 from shared import codec, subjects
 from shared.bus.nats import NatsBus
 from shared.messages import Route, Work
+from tests.kits.programs.ryz_command import Ryz, refused, ryz_command
 from tests.kits.router.live import router_process
-from tests.kits.ryz_command import Ryz, refused, ryz_command
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import chat
 from tests.kits.worker.process import worker

@@ -11,7 +11,7 @@ from shared.bus.nats import NatsBus
 from shared.client import ModelsClient, ModelWish
 from shared.errors import ModelNotFound, Unavailable
 from tests.kits.model_host import ModelHost, state_of
-from tests.kits.ryz_command import Ryz, refused, ryz_command
+from tests.kits.programs.ryz_command import Ryz, refused, ryz_command
 
 
 @pytest.fixture

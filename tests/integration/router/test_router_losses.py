@@ -24,6 +24,7 @@ from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest
+from shared.host.cpu_pressure import CpuPressure
 from shared.lifecycle import Service
 from shared.messages import (
     Accepted,
@@ -43,7 +44,6 @@ from tests.kits.servers import ServerProcess, find_binary, free_port
 from tests.kits.waiting import PATIENCE_S, until
 
 KILLS = 9
-FOUND_S = 8.0  # 0.25 s on an idle machine; on one that has more to do than cores a router waits for 4 s
 CONFIG = """
 listen: "127.0.0.1:{port}"
 system_account: SYS
@@ -228,11 +228,16 @@ async def test_a_leader_that_is_killed_is_known_to_be_gone_at_once(world: World)
     assert median < max(0.1, 20 * usual_s)
 
 
-async def test_a_leader_that_is_frozen_is_lost_and_comes_back(world: World) -> None:
+async def test_a_leader_that_is_frozen_is_lost_and_comes_back(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine counts as calm: on a busy one routers wait longer, see `BusyMachine`."""
+    monkeypatch.setattr(CpuPressure, "read", lambda *_: 0.0)
     async with router(world.server):
         median = await median_s(world, 3, lambda process: process.send_signal(signal.SIGSTOP))
         print(f"median {1000 * median:.1f} ms; longest gap {1000 * world.longest_gap_s:.1f} ms")
-        assert median < FOUND_S
+        # 0.25 on an idle machine; silence is measured against the gaps that are usual
+        assert median < max(1.0, 10 * world.longest_gap_s)
         assert {down.reason for _, down in world.news} == {"silent"}
         frame = await world.ask()
         assert isinstance(frame, Failed)

@@ -20,7 +20,7 @@ from shared.codec import pack_tokens
 from shared.messages import ChatMessage, ModelCard, SessionRecord
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.session_services import SessionServices
-from tests.kits.ryz_command import Ryz, refused, ryz_command
+from tests.kits.programs.ryz_command import Ryz, refused, ryz_command
 
 TENANT = "default"
 

@@ -23,11 +23,12 @@ async def test_a_turn_whose_stream_was_cut_and_ran_on_is_there_once(fleet: Turns
         async with fleet.http() as http, http.stream(
             "POST", "/v1/chat/completions", json=asked, headers=headers
         ) as answer:  # fmt: skip
+            was_at = answer.headers["x-ryz-group"]
             async for _ in answer.aiter_raw():
                 break
         await asyncio.sleep(number * 0.03)  # it continues without a client and ends
         again = await fleet.turn("one", session, index=number % 2, max_tokens=LONG)
-        assert again.headers["x-ryz-session"].endswith("stored; replaced"), again.headers
+        assert again.headers["x-ryz-session"].endswith("stored; replaced"), (was_at, dict(again.headers))
         reply = again.json()["session"]
         assert (reply["turns"], reply["version"]) == (1 + len(before), 2 + len(before))
         assert await fleet.said(session) == [*before, "one"], session

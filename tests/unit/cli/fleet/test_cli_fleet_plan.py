@@ -116,7 +116,7 @@ def test_the_exit_code_is_1_where_models_do_not_fit(
 
 def _tokens_that_fit_once() -> int:
     """Tokens of the demo model's KV that take three quarters of the memory that is free."""
-    from cli.stack.machine import machine_facts, measure_model  # noqa: PLC0415 (reads this machine)
+    from cli.stack.machine_facts import machine_facts, measure_model  # noqa: PLC0415 (reads this machine)
 
     machine = machine_facts(options(Path(), kernels="auto", redis_memory_share=0.4))
     size = measure_model(demo_model(), kernels=machine.kernels)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from cli.console import CommandError
-from cli.stack.machine import machine_facts, measure_model
+from cli.stack.machine_facts import machine_facts, measure_model
 from cli.stack.memory_needs import (
     KV_TOKENS,
 )

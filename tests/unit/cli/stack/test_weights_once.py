@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cli.stack.fleet.plan_text import NamedNeeds, refuse_fleet
-from cli.stack.machine import machine_facts
+from cli.stack.machine_facts import machine_facts
 from cli.stack.memory_needs import (
     GROUP_BYTES,
     GivenSizing,
