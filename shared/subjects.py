@@ -41,6 +41,8 @@ ROUTER_ALIVE = f"{PREFIX}.router.alive"
 HOST_REPORT = f"{PREFIX}.host.report"
 MANAGE_MODEL = f"{PREFIX}.manage.model"
 PUT_MODEL = f"{PREFIX}.manage.put"
+LOAD_ADAPTER = f"{PREFIX}.manage.adapter.load"
+UNLOAD_ADAPTER = f"{PREFIX}.manage.adapter.unload"
 LEASE = f"{PREFIX}.kvstate.lease"
 ATTACH = f"{PREFIX}.attach"
 # The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject
@@ -157,6 +159,11 @@ def tokenize(model: str, caller: Caller | None = None) -> str:
 def detokenize(model: str, caller: Caller | None = None) -> str:
     """Returns the subject for `DetokenizeQuery`s; the leaders of the model listen, as a queue group."""
     return f"{_callers(caller)}.detokenize.{token(model)}"
+
+
+def inspect_adapter(model: str) -> str:
+    """Returns the subject for `InspectAdapter`; the leaders of the base listen, as a queue group."""
+    return f"{PREFIX}.adapter.inspect.{token(model)}"
 
 
 def models(caller: Caller | None = None) -> str:

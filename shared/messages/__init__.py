@@ -1,5 +1,13 @@
 """Every message that crosses the bus, and nothing else. Start reading at `generate.py`."""
 
+from shared.messages.adapters import (
+    Adapter,
+    AdapterInspected,
+    AdapterManaged,
+    InspectAdapter,
+    LoadAdapterCall,
+    UnloadAdapterCall,
+)
 from shared.messages.answer_parts import (
     AnswerPart,
     EmbeddingOptions,
@@ -156,6 +164,9 @@ from shared.messages.tokenize import Detokenized, DetokenizeQuery, Tokenized, To
 
 __all__ = [
     "Accepted",
+    "Adapter",
+    "AdapterInspected",
+    "AdapterManaged",
     "AnswerPart",
     "AnyFrame",
     "Attach",
@@ -205,6 +216,7 @@ __all__ = [
     "Holding",
     "HostReport",
     "HostedGroup",
+    "InspectAdapter",
     "KVLimited",
     "KVRates",
     "KVSource",
@@ -213,6 +225,7 @@ __all__ = [
     "LimitKV",
     "ListModels",
     "Load",
+    "LoadAdapterCall",
     "ManageModel",
     "ModelCard",
     "ModelList",
@@ -291,6 +304,7 @@ __all__ = [
     "ToolUse",
     "TopLogprob",
     "TurnMark",
+    "UnloadAdapterCall",
     "Usage",
     "Vitals",
     "WarmSession",

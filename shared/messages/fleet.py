@@ -4,6 +4,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 
+from shared.messages.adapters import AdapterFingerprint
 from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire, check_depth
 from shared.messages.generate import SamplingDefaults
 
@@ -98,6 +99,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
         broken_total: Counts requests that the group failed by its own fault, and requests of the leader
             itself that failed after others had (decision 0063).
         vitals: Evidence on the leader; none from leaders that send their heartbeats themselves.
+        adapters: Fingerprints of the adapters that are in its memory.
     """
 
     group: GroupName
@@ -114,6 +116,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     ended_total: Annotated[int, msgspec.Meta(ge=0)] = 0
     broken_total: Annotated[int, msgspec.Meta(ge=0)] = 0
     vitals: Vitals | None = None
+    adapters: list[AdapterFingerprint] = []
 
 
 class GroupDown(Wire, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from shared.messages.adapters import Adapter
 from shared.messages.answer_parts import EmbeddingOptions, StructuredOutput
 from shared.messages.base import (
     DEFAULT_TENANT,
@@ -275,6 +276,7 @@ class Work(Wire, frozen=True, kw_only=True):
             rewritten it.
         instance_id: The leader that is meant; another leader of the same name does not begin it. Empty: any.
         outside: The request came from a caller outside, so `attempt` gives it no precedence.
+        adapter: The adapter that the request's model names; None: it means the base.
     """
 
     request: Annotated[bytes, msgspec.Meta(description="An encoded GenerateRequest.")]
@@ -282,3 +284,4 @@ class Work(Wire, frozen=True, kw_only=True):
     reply_to: str
     instance_id: str = ""
     outside: bool = False
+    adapter: Adapter | None = None

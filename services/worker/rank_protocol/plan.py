@@ -9,6 +9,7 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from services.worker.rank_protocol.adapters import NO_ADAPTER, AdapterLoaded, LoadAdapter
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.kv_messages import (
     FetchBlocks,
@@ -38,6 +39,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         eos_ids: Tokens that end the sequence.
         embedding: Pools the hidden states of the prompt; then nothing is sampled.
         scored: Tokens of the prompt whose log probabilities the leader has; -1: it wants none.
+        adapter: The slot of its adapter, which is loaded.
     """
 
     seq_id: int
@@ -48,6 +50,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     eos_ids: list[int] = []
     embedding: EmbeddingOptions | None = None
     scored: int = -1
+    adapter: int = NO_ADAPTER
 
 
 class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -196,6 +199,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         block_bytes: Memory of a block on the rank that has the least of it, which goes back to the system
             when the block is vacated; 0: it does not, as on a GPU.
         sliding_bytes: The same of a sliding block.
+        adapters: Whether it computes with adapters.
         ranks: The ranks, in order.
     """
 
@@ -211,6 +215,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     hidden_size: int = 0
     block_bytes: int = 0
     sliding_bytes: int = 0
+    adapters: bool = False
     ranks: list[RankInfo] = []
 
 
@@ -250,6 +255,14 @@ class Engine(Protocol):
         Until the result, no step after `after_step` uses the target blocks; the ranks wait for earlier steps.
         Any number of fetches may run beside steps. A fetch ends also when the store does not answer; `count`
         says how many leading blocks are usable.
+
+        Raises:
+            EngineFailed: A rank is gone.
+        """
+        ...
+
+    def load_adapter(self, order: LoadAdapter) -> Awaitable[AdapterLoaded]:
+        """Read an adapter into a slot on all ranks, beside steps; the result is the worst of the ranks'.
 
         Raises:
             EngineFailed: A rank is gone.
