@@ -149,7 +149,7 @@ class Fleet:
         self.nats = NatsServer(folder)
         self.folder = folder
         self.settings = settings
-        self.gateway_constants: dict[str, Any] = {}
+        self.gateway_constants: list[dict[str, Any]] = [{}, {}]
         self.groups = groups
         self.ports = free_ports(2)
         self.admin_ports = free_ports(groups)
@@ -164,7 +164,7 @@ class Fleet:
         """Starts or restarts a gateway without waiting for it."""
         keys = ",".join(f"{key}:{tenant}" for tenant, key in KEYS.items())
         self._start(
-            f"gateway{index}", "tests.kits.gateway.gateway_main", json.dumps(self.gateway_constants),
+            f"gateway{index}", "tests.kits.gateway.gateway_main", json.dumps(self.gateway_constants[index]),
             http_port=str(self.ports[index]), api_keys=keys,
         )  # fmt: skip
 

@@ -64,7 +64,7 @@ async def test_the_answer_that_has_ended_comes_again_from_any_gateway(fleet: Tur
     ]
     assert made[0].json() == made[1].json()
     assert "idempotent-replayed" not in first.headers
-    async with fleet.http() as http:
+    async with fleet.http(1) as http:
         asked = {"model": "demo", "prompt": "x", "max_tokens": 4}
         texts = [
             (await http.post("/v1/completions", json=asked, headers={"Idempotency-Key": "prompt"})).json()
