@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from services.gateway.transports.websocket import server_messages
@@ -47,6 +47,8 @@ def test_ids_and_bodies_are_taken_as_they_are(name: str, body: dict[str, int]) -
 
 @given(st.binary(max_size=200))
 def test_anything_else_is_refused(raw: bytes) -> None:
+    # random bytes may begin with a literal of the source, such as the whole message of a ping
+    assume(b'"ping"' not in raw)
     with pytest.raises(BadMessage) as bad:
         read_message(raw)
     assert bad.value.error.message

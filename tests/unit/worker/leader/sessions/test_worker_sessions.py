@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from services.worker.domain.generation.session_cache import record_bytes
 from services.worker.leader.fleet import group_status
+from services.worker.leader.intake import preparation
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.sessions.records import SessionRecords
 from services.worker.metrics import WorkerMetrics
@@ -34,10 +35,17 @@ from tests.kits.worker.leader import DictStore, Kit, chat, text_of, tokens_of
 from tests.kits.worker.options import record_limits
 
 
+@pytest.fixture
+def first_frame_knows_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`Accepted` waits for the session's record; else it leaves without when a busy machine reads slowly."""
+    monkeypatch.setattr(preparation, "ACCEPT_WHOLE_S", PATIENCE_S)
+
+
 def given(session_id: str = "s", **fields: Any) -> dict[str, Any]:
     return {"session": {"session_id": session_id, **fields}}
 
 
+@pytest.mark.usefixtures("first_frame_knows_the_session")
 async def test_the_second_turn_has_the_first_one_s_context(kit: Kit) -> None:
     first = await kit.run(chat("a", "one", **given()))
     assert isinstance(first[0], Accepted)
@@ -95,6 +103,7 @@ async def test_done_waits_for_the_record_of_a_given_session_only(kit: Kit) -> No
     assert kit.store.records["default", "s"].version == 2
 
 
+@pytest.mark.usefixtures("first_frame_knows_the_session")
 async def test_what_is_not_stored_yet_is_known_here(kit: Kit) -> None:
     kit.store.away = True
     first = await kit.run(chat("a", "one", **given("m", given=False)))
@@ -175,6 +184,7 @@ async def test_a_slow_store_does_not_hold_up_accepted_or_a_cancel(kit: Kit) -> N
     assert isinstance((await kit.end_of("a"))[-1], Done)
 
 
+@pytest.mark.usefixtures("first_frame_knows_the_session")
 async def test_a_session_that_the_store_lost_goes_on(kit: Kit) -> None:
     await kit.run(chat("a", **given()))
     kit.store.records.clear()
@@ -185,6 +195,7 @@ async def test_a_session_that_the_store_lost_goes_on(kit: Kit) -> None:
     assert (record.turns, len(record.messages)) == (2, 4)
 
 
+@pytest.mark.usefixtures("first_frame_knows_the_session")
 async def test_a_session_deleted_in_the_store_is_not_brought_back(kit: Kit) -> None:
     await kit.run(chat("a", **given()))
     kit.store.deleted = set(kit.store.records)
@@ -195,6 +206,7 @@ async def test_a_session_deleted_in_the_store_is_not_brought_back(kit: Kit) -> N
     assert kit.store.records["default", "s"].version == 1
 
 
+@pytest.mark.usefixtures("first_frame_knows_the_session")
 async def test_a_later_turn_of_another_group_wins(kit: Kit) -> None:
     await kit.run(chat("a", "one", **given()))
     other = SessionRecord(
