@@ -21,6 +21,7 @@ _KNOWN = (
     ("lora_embedding_", "adapters of embeddings are not served; train without the embedding as a target"),
     ("lora_magnitude_vector", "DoRA is not served; train with use_dora=false"),
     ("lora_B.bias", "biases of adapters are not served; train with lora_bias=false"),
+    (".base_layer.", "it is a weight of the base; save the adapter with save_embedding_layers=False"),
     ("modules_to_save", "whole modules are not served; train without modules_to_save"),
 )
 _PARTNER = {True: ".lora_A.weight", False: ".lora_B.weight"}
