@@ -23,7 +23,7 @@ from tests.kits.families.step_plans import NUM_BLOCKS, check_rows, mixed_plans, 
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 
-# name -> targets; the families with one matrix for several, with other layouts, and with experts are among them
+# name -> targets; families with one matrix for several, with other layouts, and with experts are among them
 TARGETS: dict[str, str | tuple[str, ...]] = {
     "llama": "all-linear",
     "qwen2": "all-linear",
@@ -94,7 +94,7 @@ def check_mixed_adapters(family: str, rank: int, world: int, compute: ComputeFac
 
 
 def check_same_bits(family: str, rank: int, world: int, compute: ComputeFactory) -> None:
-    """A token's logits have the same bits whatever shares the batch; the base's are those without adapters."""
+    """A token's logits have the same bits in any batch; the base's are those without adapters."""
     texts = {key: text(key) for key in TEXTS}
     seen: dict[tuple[str, int], Tensor] = {}
     repeated = 0
@@ -113,4 +113,4 @@ def _computed(
     family: str, rank: int, world: int, plans: list[StepPlan], compute: ComputeFactory
 ) -> list[Tensor]:
     files = {SLOTS[key]: source for key, source in adapter_files(family, rank).items()}
-    return plan_logits(family_model(family).directory, world, plans, NUM_BLOCKS, compute, files)
+    return plan_logits(family_model(family).directory, world, plans, NUM_BLOCKS, compute, adapters=files)

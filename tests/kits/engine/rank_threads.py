@@ -263,6 +263,7 @@ def plan_logits(
     plans: list[StepPlan],
     num_blocks: int = 64,
     compute: ComputeFactory = plain_compute,
+    *,
     adapters: Mapping[int, Path] = MappingProxyType({}),
 ) -> list[Tensor]:
     """The logits of each plan, computed by ranks in threads; empty for a plan that samples nothing.

@@ -1,4 +1,4 @@
-"""Adapters of many families give what PEFT gives, over ranks, in mixed batches, to the bit whatever shares one.
+"""Adapters of many families give what PEFT gives, over ranks and in mixed batches.
 
 `RYZ_CHAOS=full` tries all ranks of adapters with each family and number of ranks; otherwise they rotate.
 """
