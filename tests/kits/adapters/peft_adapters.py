@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -53,15 +54,20 @@ def save_adapter(family: str, entry: AdapterEntry, directory: Path, seed: int = 
     return directory
 
 
-def peft_logits(family: str, adapter: Path, texts: Sequence[list[int]]) -> Tensor:
-    """What PEFT computes with the saved adapter, [texts, tokens, vocab]."""
-    from peft import PeftModel  # noqa: PLC0415 (slow to import)
-
-    with _quiet():
-        model = PeftModel.from_pretrained(copy.deepcopy(random_model(family)), str(adapter)).eval()
+def peft_logits(family: str, adapter: Path | None, texts: Sequence[list[int]]) -> Tensor:
+    """What PEFT computes with the saved adapter, or transformers without one, [texts, tokens, vocab]."""
+    model = random_model(family) if adapter is None else _peft_model(family, adapter)
     with torch.no_grad():
         logits: Tensor = model(torch.tensor(list(texts)), use_cache=False).logits
     return logits
+
+
+@cache
+def _peft_model(family: str, adapter: Path) -> Any:
+    from peft import PeftModel  # noqa: PLC0415 (slow to import)
+
+    with _quiet():
+        return PeftModel.from_pretrained(copy.deepcopy(random_model(family)), str(adapter)).eval()
 
 
 @contextmanager
