@@ -85,7 +85,8 @@ def _open(source: Path, base: BaseModel) -> list[tuple[StoredPair, list[Target]]
     except BadGguf as error:
         raise AdapterError(str(error)) from error
     except (OSError, ValueError) as error:  # ValueError: a null byte
-        raise AdapterError(f"{source} cannot be read: {error}; check the adapter's path") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise AdapterError(f"{source} cannot be read: {reason}; check the adapter's path") from error
     return find_targets(source, gguf_pairs(file), base.gguf_names(file), base.config)
 
 
