@@ -78,7 +78,7 @@ def read_adapter(source: Path, base: BaseModel) -> Adapter:
 def _open(source: Path, base: BaseModel) -> list[tuple[StoredPair, list[Target]]]:
     try:
         if source.is_dir():
-            return find_targets(source, peft_pairs(source), base.names, base.config)
+            return find_targets(source, peft_pairs(source, base), base.names, base.config)
         if not source.exists():
             raise AdapterError(f"{source} does not exist; give a PEFT directory or a GGUF file")
         file = read_gguf(source, vocabulary=False)

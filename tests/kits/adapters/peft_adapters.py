@@ -50,7 +50,7 @@ def save_adapter(family: str, entry: AdapterEntry, directory: Path, seed: int = 
                 scale = UP_SCALE / values.shape[1] ** 0.5
                 values.copy_(torch.randn(values.shape, generator=draw) * scale)
     with _quiet():
-        model.save_pretrained(directory, save_embedding_layers=False)
+        model.save_pretrained(directory)
     return directory
 
 

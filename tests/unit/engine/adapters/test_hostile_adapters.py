@@ -90,7 +90,9 @@ TENSORS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "DoRA": (_more(f"{QUERIES}.lora_magnitude_vector"), "DoRA is not served"),
     "a bias": (_more(f"{QUERIES}.lora_B.bias"), "biases of adapters are not served"),
-    "a whole module": (_more("base_model.model.lm_head.weight"), "is no matrix of a LoRA"),
+    "a whole head": (_more("base_model.model.lm_head.weight"), "is not the base's"),
+    "a whole module": (_more("base_model.model.model.layers.0.mlp.up_proj.weight"), "is no matrix of a LoRA"),
+    "something else": (_more("base_model.model.x.lora_C.bias"), "is no matrix of a LoRA"),
     "a weight of the base": (
         _more("base_model.model.lm_head.base_layer.weight"),
         "save_embedding_layers=False",
