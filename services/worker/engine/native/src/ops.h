@@ -108,9 +108,15 @@ inline int64_t num_tasks(const LinearOp& op, const ForwardBatch& batch) {
 
 inline void run_tasks(const LinearOp& op, const ForwardBatch& batch, int first, int end) {
   const LowRankRows rows = {op.adapters, row_adapters(op.sampled, batch), op.site};
-  LinearOutput output = op.output;
-  if (rows.table && rows.slots) output.low_rank = &rows;
-  linear(op.type, op.form, op.input, op.weights, op.inputs, output, num_rows(op.sampled, batch), first, end);
+  const int64_t count = num_rows(op.sampled, batch);
+  if (!rows.table || !rows.slots) {
+    return linear(op.type, op.form, op.input, op.weights, op.inputs, op.output, count, first, end);
+  }
+  expand(rows, count, first, end, [&](const LowRankSums& sums, int from, int to) {
+    LinearOutput output = op.output;
+    output.low_rank = &sums;
+    linear(op.type, op.form, op.input, op.weights, op.inputs, output, count, from, to);
+  });
 }
 
 // Norm and rotation of queries and keys; keys and values go into the cache, or into the recent window if there is one.

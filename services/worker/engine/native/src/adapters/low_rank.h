@@ -1,11 +1,14 @@
 // What adapters (LoRA; Hu et al., arXiv 2106.09685) add to the sums of a linear: `up (down x)`, with matrices of each
-// row's own adapter. `down x` is computed once for a linear (`shrink`); the rest is added panel by panel, while the sums
-// are in registers.
+// row's own adapter. `down x` is computed before the linear (`shrink`); the rest for some panels at a time (`expand`),
+// before the base's products of these.
 // Every number is one chain of multiply-adds in a fixed order, whatever rows are beside it and however they are stored.
+// Few rows wait for memory, so an adapter's matrices lie, and are read, in one long stream (measured: pieces of a
+// kilobyte between the base's panels come three times more slowly).
 // Matrices are floats or bf16. Of bf16, a word holds two numbers that are used one after the other, so that two
 // operations make two registers of floats.
 #pragma once
 #include <algorithm>
+#include <vector>
 
 #include "../weights/byte_blocks.h"
 
@@ -20,7 +23,7 @@ struct UpSlice {
 // An adapter's matrices for one linear. Of a linear of several matrices (queries, keys and values) the inner features
 // follow each other, and each slice reads those of its own matrix.
 struct PackedLowRank {
-  const uint8_t* down;    // [rank][inputs, padded to 16 floats or 32 halves]
+  const uint8_t* down;    // [groups][blocks of inputs][features of the group][16 floats or words], see `FeatureGroup`
   const uint8_t* up;
   const UpSlice* slices;  // [2 * panels]
   int32_t rank;           // inner features of all its matrices; 0: it adds nothing
@@ -73,22 +76,34 @@ inline int64_t down_bytes(int64_t inputs, bool halves) {
 }
 inline int64_t slice_bytes(int64_t count, bool halves) { return (halves ? (count + 1) / 2 : count) * LANES * 4; }
 
-// RANKS inner features of ROWS rows.
+// Inner features whose numbers lie side by side: eight, and of what is left four, two, one.
+struct FeatureGroup {
+  int64_t first, count;
+
+  FeatureGroup(int64_t feature, int64_t rank) : first(feature / GROUP * GROUP), count(GROUP) {
+    for (; first + count > rank || feature >= first + count; count /= 2) {
+      if (first + count <= rank) first += count;
+    }
+  }
+  static constexpr int64_t GROUP = 8;
+};
+
+// RANKS features, of a group of `wide`, of ROWS rows.
 template <int ROWS, int RANKS, bool HALVES>
-inline void shrink_block(const float* x, int64_t stride, int64_t inputs, const uint8_t* down, float* inner,
+inline void shrink_block(const float* x, int64_t stride, int64_t inputs, const uint8_t* down, int64_t wide, float* inner,
                          int64_t inner_stride) {
-  const int64_t bytes = down_bytes(inputs, HALVES), width = padded(inputs, LANES);
+  const int64_t width = padded(inputs, LANES), step = wide * LANES * 4;
   F sums[ROWS][RANKS];
   for (int r = 0; r < ROWS; r++)
     for (int i = 0; i < RANKS; i++) sums[r][i] = zero();
   int64_t at = 0;
   if (HALVES) {
-    for (; at + 2 * LANES <= width; at += 2 * LANES) {
+    for (; at + 2 * LANES <= width; at += 2 * LANES, down += step) {
 #pragma GCC unroll 8
       for (int i = 0; i < RANKS; i++) {
         F first, second;
-        load_halves(down + i * bytes + at * 2, &first, &second);
-#pragma GCC unroll 4
+        load_halves(down + i * LANES * 4, &first, &second);
+#pragma GCC unroll 2
         for (int r = 0; r < ROWS; r++) {
           sums[r][i] = fma(load(x + r * stride + at), first, sums[r][i]);
           sums[r][i] = fma(load(x + r * stride + at + LANES), second, sums[r][i]);
@@ -96,16 +111,16 @@ inline void shrink_block(const float* x, int64_t stride, int64_t inputs, const u
       }
     }
   }
-  for (; at < width; at += LANES) {
+  for (; at < width; at += LANES, down += step) {
 #pragma GCC unroll 8
     for (int i = 0; i < RANKS; i++) {
       F first, second;
       if (HALVES) {
-        load_halves(down + i * bytes + at * 2, &first, &second);
+        load_halves(down + i * LANES * 4, &first, &second);
       } else {
-        first = load((const float*)(down + i * bytes) + at);
+        first = load((const float*)(down + i * LANES * 4));
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 2
       for (int r = 0; r < ROWS; r++) sums[r][i] = fma(load(x + r * stride + at), first, sums[r][i]);
     }
   }
@@ -113,43 +128,48 @@ inline void shrink_block(const float* x, int64_t stride, int64_t inputs, const u
     for (int i = 0; i < RANKS; i++) inner[r * inner_stride + i] = sum(sums[r][i]);
 }
 
-constexpr int SHRINK_ROWS = RYZ_AVX512 ? 4 : 2;  // so that all sums stay in registers
-
+// `count` features of a group, of ROWS rows.
 template <int ROWS, int RANKS, bool HALVES>
-inline void shrink_ranks(const float* x, int64_t stride, int64_t inputs, const uint8_t* down, int64_t count, float* inner,
+inline void shrink_group(const float* x, int64_t stride, int64_t inputs, const uint8_t* down, int64_t wide, float* inner,
                          int64_t inner_stride) {
-  const int64_t bytes = down_bytes(inputs, HALVES);
-  for (; count >= RANKS; count -= RANKS, down += RANKS * bytes, inner += RANKS) {
-    shrink_block<ROWS, RANKS, HALVES>(x, stride, inputs, down, inner, inner_stride);
-  }
-  if constexpr (RANKS > 1) {
-    if (count) shrink_ranks<ROWS, RANKS / 2, HALVES>(x, stride, inputs, down, count, inner, inner_stride);
+  if (wide >= RANKS) {
+    for (int64_t i = 0; i < wide; i += RANKS) {
+      shrink_block<ROWS, RANKS, HALVES>(x, stride, inputs, down + i * LANES * 4, wide, inner + i, inner_stride);
+    }
+  } else if constexpr (RANKS > 1) {
+    shrink_group<ROWS, RANKS / 2, HALVES>(x, stride, inputs, down, wide, inner, inner_stride);
   }
 }
 
+// All sums of a block stay in registers.
 template <int ROWS, bool HALVES>
-inline void shrink_rows(int64_t rows, const float* x, int64_t stride, int64_t inputs, const uint8_t* down, int64_t count,
+inline void shrink_rows(int64_t rows, const float* x, int64_t stride, int64_t inputs, const uint8_t* down, int64_t wide,
                         float* inner, int64_t inner_stride) {
-  constexpr int SUMS = RYZ_AVX512 ? 16 : 4, RANKS = std::min(8, SUMS / ROWS);
+  constexpr int RANKS = RYZ_AVX512 ? 8 : 4 / ROWS;
   for (; rows >= ROWS; rows -= ROWS, x += ROWS * stride, inner += ROWS * inner_stride) {
-    shrink_ranks<ROWS, RANKS, HALVES>(x, stride, inputs, down, count, inner, inner_stride);
+    shrink_group<ROWS, RANKS, HALVES>(x, stride, inputs, down, wide, inner, inner_stride);
   }
   if constexpr (ROWS > 1) {
-    if (rows) shrink_rows<ROWS / 2, HALVES>(rows, x, stride, inputs, down, count, inner, inner_stride);
+    if (rows) shrink_rows<ROWS / 2, HALVES>(rows, x, stride, inputs, down, wide, inner, inner_stride);
   }
 }
 
-// Inner features `begin` to `end` of rows that have the same adapter.
+// Inner features `begin` to `end`, whole groups, of rows that have the same adapter.
 inline void shrink(const PackedLowRank& m, const float* x, int64_t stride, int64_t inputs, int64_t rows, int64_t begin,
                    int64_t end, float* inner, int64_t inner_stride) {
-  const uint8_t* down = m.down + begin * down_bytes(inputs, m.halves);
-  const auto run = m.halves ? shrink_rows<SHRINK_ROWS, true> : shrink_rows<SHRINK_ROWS, false>;
-  run(rows, x, stride, inputs, down, end - begin, inner + begin, inner_stride);
+  const auto run = m.halves ? shrink_rows<2, true> : shrink_rows<2, false>;
+  while (begin < end) {
+    const FeatureGroup group(begin, m.rank);
+    const uint8_t* down = m.down + begin * down_bytes(inputs, m.halves);
+    run(rows, x, stride, inputs, down, group.count, inner + begin, inner_stride);
+    begin += group.count;
+  }
 }
 
-// Adds a slice's sums of ROWS rows that have the same adapter.
+// A slice's sums of ROWS rows that have the same adapter; `to`: rows `to_stride` apart.
 template <int ROWS, bool HALVES>
-inline void expand_slice(const UpSlice& slice, const uint8_t* up, const float* inner, int64_t stride, F* to) {
+inline void expand_slice(const UpSlice& slice, const uint8_t* up, const float* inner, int64_t stride, float* to,
+                         int64_t to_stride) {
   const uint8_t* w = up + slice.at;
   const float* t = inner + slice.begin;
   F sums[ROWS];
@@ -176,47 +196,53 @@ inline void expand_slice(const UpSlice& slice, const uint8_t* up, const float* i
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; r++) sums[r] = fma(set1(t[r * stride + i]), even, sums[r]);
   }
-  for (int r = 0; r < ROWS; r++) to[r] = to[r] + sums[r];
+  for (int r = 0; r < ROWS; r++) store(to + r * to_stride, sums[r]);
 }
 
+// Slices `first` to `end` of rows that have the same adapter.
 template <int ROWS, bool HALVES>
-inline void expand_rows(const UpSlice* slices, const uint8_t* up, const float* inner, int64_t stride, int64_t rows, F* first,
-                        F* second) {
-  for (; rows >= ROWS; rows -= ROWS, inner += ROWS * stride, first += ROWS, second += ROWS) {
-    expand_slice<ROWS, HALVES>(slices[0], up, inner, stride, first);
-    expand_slice<ROWS, HALVES>(slices[1], up, inner, stride, second);
+inline void expand_rows(const PackedLowRank& m, int64_t first, int64_t end, const float* inner, int64_t stride, int64_t rows,
+                        float* to, int64_t to_stride) {
+  for (; rows >= ROWS; rows -= ROWS, inner += ROWS * stride, to += ROWS * to_stride) {
+    for (int64_t i = first; i < end; i++) {
+      expand_slice<ROWS, HALVES>(m.slices[i], m.up, inner, stride, to + (i - first) * LANES, to_stride);
+    }
   }
   if constexpr (ROWS > 1) {
-    if (rows) expand_rows<ROWS / 2, HALVES>(slices, up, inner, stride, rows, first, second);
+    if (rows) expand_rows<ROWS / 2, HALVES>(m, first, end, inner, stride, rows, to, to_stride);
   }
 }
 
-// Adds to the sums of `count` rows, from `row` on, what their adapters add to a panel. Rows without one stay as they are.
-[[gnu::noinline]] inline void add_low_rank(const LowRankRows& rows, int64_t panel, int64_t row, int64_t count, F* first,
-                                           F* second) {
-  const int64_t stride = rows.table->stride;
-  for (int64_t at = row, end; at < row + count; at = end) {
-    end = rows.run_end(at, row + count);
-    const PackedLowRank* m = rows.of(at);
-    if (!m) continue;
-    const auto run = m->halves ? expand_rows<4, true> : expand_rows<4, false>;
-    run(m->slices + 2 * panel, m->up, rows.table->inner + at * stride, stride, end - at, first + (at - row),
-        second + (at - row));
-  }
-}
+// What adapters add to some panels.
+struct LowRankSums {
+  const float* sums;      // [rows][stride], from the panel `first` on
+  int64_t stride, first;
 
-constexpr int64_t PREFETCH_ROWS = 32;  // with more, a panel's own work hides the loads
+  const float* of(int64_t row, int64_t panel) const { return sums + row * stride + (panel - first) * PANEL; }
+};
 
-// Fetches what rows add to a panel, while its base weights are multiplied.
-[[gnu::noinline]] inline void prefetch_low_rank(const LowRankRows& rows, int64_t panel, int64_t count) {
-  if (count > PREFETCH_ROWS) return;
-  for (int64_t row = 0; row < count; row = rows.run_end(row, count)) {
-    const PackedLowRank* m = rows.of(row);
-    if (!m) continue;
-    for (const UpSlice* slice = m->slices + 2 * panel; slice < m->slices + 2 * panel + 2; slice++) {
-      const uint8_t* w = m->up + slice->at;
-      for (int64_t i = 0; i < slice_bytes(slice->count, m->halves); i += 64) prefetch_weights<0>(w + i);
+constexpr int64_t SUMS_ROOM = 16384;  // numbers that are expanded together; they stay in the core's cache
+
+// Calls work(sums, first, end) for panels `first` to `end`, some at a time.
+template <class Work>
+void expand(const LowRankRows& rows, int64_t count, int64_t first, int64_t end, Work work) {
+  static thread_local std::vector<float> room;
+  const int64_t together = std::clamp<int64_t>(SUMS_ROOM / (count * PANEL), 1, end - first);
+  const int64_t stride = together * PANEL, inner = rows.table->stride;
+  if ((int64_t)room.size() < count * stride) room.resize(count * stride);
+  for (int64_t panel = first; panel < end; panel += together) {
+    const int64_t last = std::min(end, panel + together);
+    for (int64_t row = 0, next; row < count; row = next) {
+      next = rows.run_end(row, count);
+      float* to = room.data() + row * stride;
+      if (const PackedLowRank* m = rows.of(row)) {
+        const auto run = m->halves ? expand_rows<4, true> : expand_rows<4, false>;
+        run(*m, 2 * panel, 2 * last, rows.table->inner + row * inner, inner, next - row, to, stride);
+      } else {
+        std::fill(to, to + (next - row) * stride, -0.0f);  // to which any number is added unchanged
+      }
     }
+    work(LowRankSums{room.data(), stride, panel}, panel, last);
   }
 }
 

@@ -89,14 +89,15 @@ inline int64_t low_rank_bytes(const LowRankPart* parts, const LinearShape& shape
          lay_out(parts, shape, halves, slices.data());
 }
 
-// Puts number `i` of those that lie LANES apart into memory of zeros: a float, or half of a word.
-inline void put(uint8_t* to, int64_t i, int64_t lane, bool halves, float x) {
+// Puts number `i` of those that are used one after the other into memory of zeros: a float, or half of a word. They lie
+// `wide` times LANES apart.
+inline void put(uint8_t* to, int64_t i, int64_t lane, bool halves, float x, int64_t wide = 1) {
   if (!halves) {
-    std::memcpy(to + (i * LANES + lane) * 4, &x, 4);
+    std::memcpy(to + (i * wide * LANES + lane) * 4, &x, 4);
     return;
   }
   uint32_t word;
-  uint8_t* at = to + (i / 2 * LANES + lane) * 4;
+  uint8_t* at = to + (i / 2 * wide * LANES + lane) * 4;
   std::memcpy(&word, at, 4);
   word |= to_half(x) << (i % 2 * 16);
   std::memcpy(at, &word, 4);
@@ -109,11 +110,13 @@ inline PackedLowRank pack_low_rank(const LowRankPart* parts, const LinearShape& 
   const int64_t rank = rank_of(parts, shape), bytes = down_bytes(shape.inputs, halves);
   uint8_t* up = down + rank * bytes;
   lay_out(parts, shape, halves, slices);
-  uint8_t* row = down;
+  int64_t feature = 0;
   for (int64_t p = 0; p < shape.num_parts; p++) {
-    for (int64_t r = 0; r < parts[p].rank; r++, row += bytes) {
+    for (int64_t r = 0; r < parts[p].rank; r++, feature++) {
+      const FeatureGroup group(feature, rank);
+      uint8_t* to = down + group.first * bytes + (feature - group.first) * LANES * 4;
       const float* from = parts[p].down + r * shape.inputs;
-      for (int64_t i = 0; i < shape.inputs; i++) put(row, i / LANES, i % LANES, halves, from[i]);
+      for (int64_t i = 0; i < shape.inputs; i++) put(to, i / LANES, i % LANES, halves, from[i], group.count);
     }
   }
   each_output(parts, shape, [&](const LowRankPart& part, int64_t first, int64_t slice, int64_t lane, int64_t output) {

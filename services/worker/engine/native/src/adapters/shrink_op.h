@@ -32,15 +32,16 @@ inline void run_tasks(const ShrinkOp& whole, const ForwardBatch& batch, int firs
   const ShrinkOp op = whole;
   const LowRankRows rows = {op.table, row_adapters(op.sampled, batch), op.site};
   const int64_t height = shrink_height(op, batch), count = num_rows(op.sampled, batch), stride = op.table->stride;
+  const int64_t blocks = (count + height - 1) / height;
   for (int64_t task = first; task < end; task++) {
-    const int64_t part = task % FEATURE_PARTS, begin = task / FEATURE_PARTS * height, last = std::min(count, begin + height);
+    const int64_t part = task / blocks, begin = task % blocks * height, last = std::min(count, begin + height);
     for (int64_t row = begin, next; row < last; row = next) {
       next = rows.run_end(row, last);
       const PackedLowRank* m = rows.of(row);
       if (!m) continue;
-      // whole groups of eight features, which are computed together
-      const int64_t groups = (m->rank + 7) / 8, from = groups * part / FEATURE_PARTS * 8;
-      const int64_t to = std::min<int64_t>(m->rank, groups * (part + 1) / FEATURE_PARTS * 8);
+      constexpr int64_t GROUP = FeatureGroup::GROUP;
+      const int64_t groups = (m->rank + GROUP - 1) / GROUP, from = groups * part / FEATURE_PARTS * GROUP;
+      const int64_t to = std::min<int64_t>(m->rank, groups * (part + 1) / FEATURE_PARTS * GROUP);
       if (from < to) {
         shrink(*m, op.x + row * op.stride, op.stride, op.inputs, next - row, from, to, op.table->inner + row * stride, stride);
       }

@@ -148,7 +148,6 @@ void tile_of(int64_t rows, const TiledRows& in, const CodeForm& form, const uint
   if (rows == ROWS) {
     F first[ROWS], second[ROWS];
     Products::template run<ROWS>(in, form, w, k, row, first, second);
-    if (out.low_rank) add_adapters<ROWS>(*out.low_rank, panel, row, first, second);
     finish_rows<ROWS>(out, panel, row, first, second);
   } else if constexpr (ROWS > 1) {
     tile_of<Products, ROWS - 1>(rows, in, form, w, k, out, panel, row);
@@ -162,7 +161,6 @@ void panels(int64_t bytes, const TiledRows& in, const CodeForm& form, const uint
   const Tiles tiles(rows, Products::most(rows));
   for (int panel = first; panel < end; panel++) {
     const uint8_t* w = weights + panel * bytes;
-    if (out.low_rank) prefetch_low_rank(*out.low_rank, panel, rows);
     for (int64_t t = 0; t < tiles.count; t++) {
       tile_of<Products, Products::MOST>(tiles.rows(t), in, form, w, k, out, panel, tiles.begin(t));
     }

@@ -12,7 +12,7 @@ struct LinearOutput {
   int64_t stride, columns;
   const float* bias;  // [panels * PANEL] or null
   OutputRule rule;
-  const LowRankRows* low_rank;  // added to the sums, before the bias; null: nothing is
+  const LowRankSums* low_rank;  // added to the sums, before the bias; null: nothing is
 };
 
 inline void store_columns(float* y, F value, int64_t columns) {
@@ -68,7 +68,15 @@ inline void finish(const LinearOutput& out, int64_t panel, int64_t row, F first,
 }
 
 template <int ROWS>
-inline void finish_rows(const LinearOutput& out, int64_t panel, int64_t row, const F* first, const F* second) {
+inline void finish_rows(const LinearOutput& out, int64_t panel, int64_t row, F* first, F* second) {
+  if (out.low_rank) {
+#pragma GCC unroll 12
+    for (int r = 0; r < ROWS; r++) {
+      const float* added = out.low_rank->of(row + r, panel);
+      first[r] = first[r] + load(added);
+      second[r] = second[r] + load(added + LANES);
+    }
+  }
   if (out.rule.usual()) {
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) finish<true>(out, panel, row + r, first[r], second[r]);
@@ -76,17 +84,6 @@ inline void finish_rows(const LinearOutput& out, int64_t panel, int64_t row, con
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) finish_unusual(out, panel, row + r, first[r], second[r]);
   }
-}
-
-// With copies of the sums: the address of those that products are added up in would keep them out of registers.
-template <int ROWS>
-inline void add_adapters(const LowRankRows& rows, int64_t panel, int64_t row, F* first, F* second) {
-  F a[ROWS], b[ROWS];
-#pragma GCC unroll 12
-  for (int r = 0; r < ROWS; r++) a[r] = first[r], b[r] = second[r];
-  add_low_rank(rows, panel, row, ROWS, a, b);
-#pragma GCC unroll 12
-  for (int r = 0; r < ROWS; r++) first[r] = a[r], second[r] = b[r];
 }
 
 }  // namespace ryz
