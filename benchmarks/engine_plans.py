@@ -168,6 +168,7 @@ class SpeculationPlan:
 
 
 TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+TURN_STEPS = 8  # of `ryz bench adapters`, of one kind before those of the other
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,6 +193,11 @@ class AdaptersPlan:
     turns: Annotated[
         int, Option(min=1, max=1000, help="Turns of eight steps, of the base and with adapters each.")
     ] = 12
+
+    @property
+    def length(self) -> int:
+        """The tokens of a sequence."""
+        return self.prompt + self.turns * TURN_STEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

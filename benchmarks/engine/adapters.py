@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from benchmarks.engine.driver import make_prompts
-from benchmarks.engine_plans import AdaptersPlan, model_name
+from benchmarks.engine_plans import TURN_STEPS, AdaptersPlan, model_name
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds
 from services.worker.engine.adapters.weights import AdapterWeights, LowRank
 from services.worker.engine.checkpoint.names.canonical import canonical_tensors
@@ -34,7 +34,6 @@ from services.worker.rank_protocol.sliding_pool import PoolSizes
 from shared.host.cores_and_memory import usable_cores
 
 _GREEDY = EngineSampling(temperature=0.0)
-_TURN = 8  # steps of one kind before those of the other
 _WARM = 2  # steps at the beginning of a turn that are not counted
 
 
@@ -60,7 +59,9 @@ def measure(plan: AdaptersPlan, progress: Progress) -> dict[str, Any]:
                 num_bytes = steps.load_adapters(rank, max(plan.batches))
                 for batch in plan.batches:
                     progress(f"{precision}, rank {rank}, batch {batch}")
-                    rows.append({"precision": precision, **steps.measure(batch, rank), "bytes": num_bytes})
+                    rows.append(
+                        {"precision": precision, **steps.measure(batch, rank), "adapter_bytes": num_bytes}
+                    )
     return {"model": model_name(plan.model), "targets": list(plan.targets), "kernels": kernels, "rows": rows}
 
 
@@ -91,8 +92,7 @@ class _Steps:
 
     def __init__(self, plan: AdaptersPlan, precision: Precision) -> None:
         self._plan, self._config = plan, read_config(plan.model)
-        length = plan.prompt + plan.turns * _TURN
-        self._blocks, self._ids = -(-length // BLOCK_SIZE), 0
+        self._blocks, self._ids = -(-plan.length // BLOCK_SIZE), 0
         total = 2 * max(plan.batches) * self._blocks
         run = EngineRunConfig(
             model=str(plan.model),
@@ -127,7 +127,7 @@ class _Steps:
         seconds = [list[float](), list[float]()]
         for _ in range(self._plan.turns):
             for kind, times in zip(kinds, seconds, strict=True):
-                times += [self._step(kind, [[1]] * batch) for _ in range(_TURN)][_WARM:]
+                times.extend([self._step(kind, [[1]] * batch) for _ in range(TURN_STEPS)][_WARM:])
         self._runner.compute_logits(
             StepPlan(step_id=0, release=[kind.first + i for kind in kinds for i in range(batch)])
         )

@@ -1,1 +1,1 @@
-"""Adapters on a rank: its share of their matrices, loading beside steps, and the plain way to compute with them."""
+"""Adapters on a rank: its share of their matrices, loading beside steps, and how torch computes with them."""

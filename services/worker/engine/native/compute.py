@@ -156,7 +156,7 @@ class NativeCompute:
         """See `Compute`.
 
         Raises:
-            AdapterUnsupported: The kernels cannot add one of its matrices.
+            AdapterError: The kernels cannot add one of its matrices.
         """
         return pack_adapter(self._kernels, self._sites, weights)
 

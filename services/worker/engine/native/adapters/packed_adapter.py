@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from services.worker.adapters.description import AdapterError
 from services.worker.engine.adapters.weights import AdapterWeights, LowRank
 from services.worker.engine.native.adapters.sites import HEAD, AdapterSite
 from services.worker.engine.native.library import KernelLibrary
@@ -16,10 +17,6 @@ from services.worker.engine.native.structs.adapters import LowRankPart, PackedLo
 _LINE = 64  # bytes of a cache line
 
 Matrices = Mapping[tuple[int, str], LowRank]  # by layer and module
-
-
-class AdapterUnsupported(Exception):
-    """The kernels cannot add an adapter's matrices; the text says which ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ def pack_adapter(
         sites: The program's, by their numbers.
 
     Raises:
-        AdapterUnsupported: A matrix is none of those of the sites, or has another shape.
+        AdapterError: A matrix is none of those of the sites, or has another shape.
     """
     matrices = dict(weights.layers)
     if weights.head is not None:
@@ -62,7 +59,7 @@ def pack_adapter(
     known = {(site.layer, part.module) for site in sites for part in site.parts}
     for layer, module in matrices:
         if (layer, module) not in known:
-            raise AdapterUnsupported(f"the kernels cannot add an adapter to {module} of layer {layer}")
+            raise AdapterError(f"the kernels cannot add an adapter to {module} of layer {layer}")
     parts = [_parts_of(site, matrices) for site in sites]
     halves, begins, size = list[bool](), list[int](), 0
     for site, own in zip(sites, parts, strict=True):
@@ -90,9 +87,9 @@ def _parts_of(site: AdapterSite, matrices: Matrices) -> "ctypes.Array[LowRankPar
         # the head has outputs without a token
         fits = outputs == part.outputs or ((site.layer, part.module) == HEAD and outputs < part.outputs)
         if inputs != site.shape.inputs or not fits or added.up.shape[1] != rank:
-            raise AdapterUnsupported(
-                f"an adapter has {list(added.down.shape)} and {list(added.up.shape)} for {part.module} of layer "
-                f"{site.layer}; [r, {site.shape.inputs}] and [{part.outputs}, r] were expected"
+            raise AdapterError(
+                f"an adapter has {list(added.down.shape)} and {list(added.up.shape)} for {part.module} of "
+                f"layer {site.layer}; [r, {site.shape.inputs}] and [{part.outputs}, r] were expected"
             )
         for tensor in (added.down, added.up):
             assert tensor.dtype == torch.float32
