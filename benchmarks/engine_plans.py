@@ -167,6 +167,39 @@ class SpeculationPlan:
     repeats: Annotated[int, Option(min=1, max=100, help="Measured answers; the median counts.")] = 5
 
 
+TARGETS = ("q", "k", "v", "o", "gate", "up", "down")
+TURN_STEPS = 8  # of `ryz bench adapters`, of one kind before those of the other
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdaptersPlan:
+    """`ryz bench adapters`: every combination of precision, rank and batch size is a row."""
+
+    model: Model
+    precision: Precisions = ("int8",)
+    ranks: Annotated[
+        Sequence[int], Option(help="Ranks of the adapters, one after the other."), Numbers(1024)
+    ] = (8, 16, 32, 64)
+    batches: Annotated[
+        Sequence[int],
+        Option(help="Sequences at once, each with an adapter of its own, one number after the other."),
+        Numbers(512),
+    ] = (1, 8, 16)
+    targets: Annotated[
+        Sequence[str], Option(help="Matrices that adapters have, with commas between them."), Words(TARGETS)
+    ] = TARGETS
+    threads: Threads = 0
+    prompt: Annotated[int, Option(min=1, help="Tokens of each prompt; they are random.")] = 64
+    turns: Annotated[
+        int, Option(min=1, max=1000, help="Turns of eight steps, of the base and with adapters each.")
+    ] = 12
+
+    @property
+    def length(self) -> int:
+        """The tokens of a sequence."""
+        return self.prompt + self.turns * TURN_STEPS
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QualityPlan:
     """`ryz bench quality`: precisions that are compared with fp32 on one text and some chats."""

@@ -7,6 +7,7 @@ from cli.bench.bench_kv import kv
 from cli.bench.collectives import collectives
 from cli.bench.compare import compare
 from cli.bench.context import context
+from cli.bench.engine.bench_adapters import adapters
 from cli.bench.engine.bench_engine import engine
 from cli.bench.engine.bench_grammar import grammar
 from cli.bench.engine.bench_mixed import mixed
@@ -32,6 +33,7 @@ COMMANDS = (
     engine,
     grammar,
     mixed,
+    adapters,
     speculation,
     failover,
     overflow,

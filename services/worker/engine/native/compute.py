@@ -6,30 +6,31 @@ ranks do not share memory. Results do not depend on how a batch is cut.
 
 import ctypes
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from services.worker.adapters.description import AdapterError
 from services.worker.engine.adapters.weights import AdapterWeights
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import CollectiveError, Collectives
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.rope import RopeConfig
+from services.worker.engine.native.adapters.packed_adapter import PackedAdapter, pack_adapter
+from services.worker.engine.native.adapters.slots import row_slots
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
 from services.worker.engine.native.blocks import BlockIndex, NativeBlocks
 from services.worker.engine.native.cache import NativeCache, heads_of
 from services.worker.engine.native.decoder import NativeDecoder
 from services.worker.engine.native.layers.attention_ops import RankPosition
 from services.worker.engine.native.library import ALL_HERE, NUM_TIMES, KernelLibrary
+from services.worker.engine.native.op_lists import OpLists, Segment
 from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.native.packed_weights import padded
-from services.worker.engine.native.program import Segment
+from services.worker.engine.native.passes import PassChunk, PromptRows, passes
 from services.worker.engine.native.recent_window import RecentWindow
 from services.worker.engine.native.structs.forward import ForwardBatch, OpTrace
 from services.worker.engine.native.weights import NativeWeights
@@ -45,16 +46,6 @@ from services.worker.rank_protocol.sliding_pool import PoolSizes
 
 Ints = NDArray[np.int32]
 _GATHER = OpName("gather logits", "collectives")
-# sequence, first position, tokens, how many of the last ones are sampled
-PassChunk = tuple[SequenceState, int, int, int]
-
-
-class PromptRows(NamedTuple):
-    """Rows of a pass that a prompt wants: positions of a sequence, from sampled row `begin` on."""
-
-    state: SequenceState
-    positions: range
-    begin: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +93,7 @@ class NativeCompute:
         self.times = ComputeTimes()
         self.progress = Progress()
         self.prompts = PromptOutputs()
-        self.adapts = False
+        self.adapts = True
         self.likeliest: FindLikeliest | None = None
         self.spans: OpSpans | None = None
         self._kernels = kernels
@@ -128,14 +119,19 @@ class NativeCompute:
             buffers=self._buffers,
             pages=options.pages,
         )
-        program, shared = self._decoder.program, self._buffers.barrier is not None
-        if collectives.world == 1 or shared:
-            self._segments, self._headless = (
-                [Segment(program.whole(barriers=shared, head=head))] for head in (True, False)
+        program, barriers = self._decoder.program, collectives.world > 1
+        self._adapters, self._sites = program.adapters, program.sites
+        plain, adapted = (program.op_names(barriers=barriers, adapters=one) for one in (False, True))
+        self.op_names = [*plain, _GATHER, *adapted]
+        self._gather_index = len(plain)
+        whole = self._buffers.barrier is not None if barriers else True
+        self._segments = {
+            (adapters, head): _segments(
+                program, whole, barriers, head=head, adapters=adapters, first=(len(plain) + 1) * adapters
             )
-        else:
-            self._segments, self._headless = program.segments(), program.segments(head=False)
-        self.op_names = [*program.op_names(barriers=collectives.world > 1), _GATHER]
+            for adapters in (False, True)
+            for head in (True, False)
+        }
         self._hidden_size = config.hidden_size
         self._spans = np.zeros((MAX_ROWS, 4), np.int32)
         self._clock = (ctypes.c_int64 * NUM_TIMES)()
@@ -143,11 +139,12 @@ class NativeCompute:
 
     def forward(self, scheduled: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
+        adapted = self._adapters.require(states)
         logits: list[Tensor] = []
-        for chunks in _passes(scheduled, states):
+        for chunks in passes(scheduled, states):
             if logits and logits[-1].data_ptr() == self._buffers.logits.data_ptr():
                 logits[-1] = logits[-1].clone()  # the next pass writes there
-            found = self._run_pass(chunks)
+            found = self._run_pass(chunks, adapted=adapted)
             if found is not None:
                 logits.append(found)
         self.times.linears_s, self.times.attention_s = self._clock[0] / 1e9, self._clock[1] / 1e9
@@ -155,12 +152,18 @@ class NativeCompute:
             return None
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
-    def prepare_adapter(self, weights: AdapterWeights) -> PreparedAdapter:
-        """See `Compute`."""
-        raise AdapterError("the compiled kernels compute without adapters; set kernels=plain")
+    def prepare_adapter(self, weights: AdapterWeights) -> PackedAdapter:
+        """See `Compute`.
+
+        Raises:
+            AdapterError: The kernels cannot add one of its matrices.
+        """
+        return pack_adapter(self._kernels, self._sites, weights)
 
     def set_adapter(self, slot: int, prepared: PreparedAdapter | None) -> None:
-        """See `Compute`; slots are empty."""
+        """See `Compute`."""
+        assert prepared is None or isinstance(prepared, PackedAdapter)
+        self._adapters.put(slot, prepared)
 
     def close(self) -> None:
         """Ends the threads; the object is unusable then."""
@@ -168,7 +171,7 @@ class NativeCompute:
             self._kernels.free_thread_pool(self._threads)
             self._threads = 0
 
-    def _run_pass(self, chunks: list[PassChunk]) -> Tensor | None:
+    def _run_pass(self, chunks: list[PassChunk], *, adapted: bool) -> Tensor | None:
         """One pass of at most MAX_ROWS tokens; the logits as `forward` returns them."""
         rows = sum(count for _, _, count, _ in chunks)
         token_ids, positions = np.empty(rows, np.int32), np.empty(rows, np.int32)
@@ -213,12 +216,16 @@ class NativeCompute:
             sliding_slot_mapping=sliding.slots.ctypes.data,
             sliding_tables=sliding_table.ctypes.data,
         )
+        slots = row_slots(chunks) if adapted else None
+        if slots is not None:
+            sample_slots = slots[sample_rows]
+            batch.row_adapters, batch.sample_adapters = slots.ctypes.data, sample_slots.ctypes.data
         if self.recent_window is not None:
             window = self.recent_window.assign_slots([chunk[:3] for chunk in chunks])
             window.fill_in(batch)
         # embeddings alone need no logits
         headless = bool(wanted) and not any(chunk[3] or chunk[0].embedding is None for chunk in chunks)
-        for segment in self._headless if headless else self._segments:
+        for segment in self._segments[slots is not None, not headless]:
             self._run_ops(segment, batch)
             if segment.sums is not None:
                 began_ns = time.monotonic_ns()
@@ -268,11 +275,19 @@ class NativeCompute:
         if collectives.world > 1 and self._buffers.barrier is None:
             began_ns = time.monotonic_ns()
             gathered = collectives.gather(logits)
-            self._add_span(len(self.op_names) - 1, began_ns)
+            self._add_span(self._gather_index, began_ns)
             if gathered is None:
                 return None
             logits = gathered.transpose(0, 1).reshape(rows, -1)
         return logits[:, : self._vocab_size] if collectives.rank == 0 else None
+
+
+def _segments(
+    program: OpLists, whole: bool, barriers: bool, *, head: bool, adapters: bool, first: int
+) -> list[Segment]:
+    if whole:
+        return [Segment(program.whole(barriers=barriers, head=head, adapters=adapters), None, first)]
+    return program.segments(head=head, adapters=adapters, first=first)
 
 
 def _ropes(config: ModelConfig) -> set[RopeConfig]:
@@ -283,24 +298,3 @@ def _rotation(rope: RopeConfig, context_length: int, positions: int) -> tuple[Te
     """Cosines and sines of the first positions, [positions, half of the rotated dimensions] each."""
     cos, sin = RotaryEmbedding(rope, context_length).table(positions)
     return cos.contiguous(), sin.contiguous()
-
-
-def _passes(
-    scheduled: Sequence[ScheduledChunk], states: Sequence[SequenceState]
-) -> Iterator[list[PassChunk]]:
-    """Cuts the chunks of a step, in their order, into passes of at most MAX_ROWS tokens."""
-    chunks: list[PassChunk] = []
-    room = MAX_ROWS
-    for part, state in zip(scheduled, states, strict=True):
-        start, left = part.start, part.num_tokens
-        while left:
-            count = min(left, room)
-            left -= count
-            sampled = min(count, max(0, 1 + part.drafts - left)) if state.samples(part) else 0
-            chunks.append((state, start, count, sampled))
-            start, room = start + count, room - count
-            if not room:
-                yield chunks
-                chunks, room = [], MAX_ROWS
-    if chunks:
-        yield chunks

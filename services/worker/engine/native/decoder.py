@@ -12,6 +12,7 @@ from torch import Tensor
 
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.rope import RopeConfig
+from services.worker.engine.native.adapters.sites import HEAD, MatrixPart
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
 from services.worker.engine.native.cache import NativeCache, heads_of
 from services.worker.engine.native.experts.ops import ExpertOps
@@ -91,8 +92,10 @@ class NativeDecoder:
             )
             self._add_layer(layer, weights.norm if follower is None else follower.input_norm, follower)
         self.program.begin_head()
+        head = weights.head
+        site = self.program.shrink(self._normed, head, [MatrixPart(HEAD[1], head.columns)], sampled=True)
         self.program.linear(
-            self._normed, weights.head, buffers.own_logits, buffers.logits.shape[1], sampled=True
+            self._normed, head, buffers.own_logits, buffers.logits.shape[1], sampled=True, site=site
         )
         if buffers.barrier is not None:
             self.program.rank_barrier()
@@ -109,7 +112,7 @@ class NativeDecoder:
     ) -> None:
         """What follows attention: the sum of both parts of a layer, one after the other or together."""
         scale, sums = layer.config.residual_scale, next(self._sums)
-        self._add_row_parallel(self._attention.mixed, layer.attention.output, sums)
+        self._add_row_parallel(self._attention.mixed, layer.attention.output, sums, "self_attn.o_proj")
         bias = layer.attention.output_bias
         if layer.config.parallel:
             source = self._normed if layer.mlp_norm is None else self._mlp_normed
@@ -141,26 +144,38 @@ class NativeDecoder:
         """The MLP, or the experts with the MLP that every token takes."""
         mlp = layer.mlp
         if layer.experts is not None:
+            # adapters add neither to experts nor to what all rows take beside them
             self._experts.add(
                 self.program,
                 layer.experts,
                 source=source,
                 sums=sums,
                 accumulate=accumulate,
-                add_shared=None if mlp is None else partial(self._add_mlp, mlp, source),
+                add_shared=None if mlp is None else partial(self._add_mlp, mlp, source, adapted=False),
             )
         elif mlp is not None:
             self._add_mlp(mlp, source, sums, accumulate=accumulate)
 
     def _add_mlp(
-        self, mlp: NativeMlp, source: Activation, sums: PartialSums, *, accumulate: bool = False
+        self,
+        mlp: NativeMlp,
+        source: Activation,
+        sums: PartialSums,
+        *,
+        accumulate: bool = False,
+        adapted: bool = True,
     ) -> None:
-        inner = self._inner_of(mlp)
-        self.program.linear(source, mlp.up, inner.rows.data_ptr(), inner.width)
+        inner, site = self._inner_of(mlp), None
+        if adapted:
+            modules = ("mlp.gate_proj", "mlp.up_proj") if mlp.up.rule.gated else ("mlp.up_proj",)
+            parts = [MatrixPart(module, mlp.up.columns) for module in modules]
+            site = self.program.shrink(source, mlp.up, parts)
+        self.program.linear(source, mlp.up, inner.rows.data_ptr(), inner.width, site=site)
         if mlp.inner_norm is not None:
             part = CutRows(tensor=inner.rows, first=0, count=mlp.up.columns, size=mlp.inner)
             self.program.cut_norms([(part, mlp.inner_norm)], next(self._squares))
-        self._add_row_parallel(inner, mlp.down, sums, accumulate=accumulate)
+        down = "mlp.down_proj" if adapted else ""
+        self._add_row_parallel(inner, mlp.down, sums, down, accumulate=accumulate)
 
     def _inner_of(self, mlp: NativeMlp) -> Activation:
         features = mlp.up.columns
@@ -169,7 +184,21 @@ class NativeDecoder:
         return self._inner[features]
 
     def _add_row_parallel(
-        self, source: Activation, weights: PackedLinear, sums: PartialSums, *, accumulate: bool = False
+        self,
+        source: Activation,
+        weights: PackedLinear,
+        sums: PartialSums,
+        module: str,
+        *,
+        accumulate: bool = False,
     ) -> None:
-        self.program.tile(source)
-        self.program.linear(source, weights, sums.own, self._stream.width, accumulate=accumulate)
+        """Adds a linear whose outputs the ranks add up.
+
+        Args:
+            module: Its canonical name; empty: adapters do not add to it.
+        """
+        program, site = self.program, None
+        if module:
+            site = program.shrink(source, weights, [MatrixPart(module, weights.columns)], overlaps=True)
+        program.tile(source)
+        program.linear(source, weights, sums.own, self._stream.width, accumulate=accumulate, site=site)

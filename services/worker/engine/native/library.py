@@ -15,6 +15,13 @@ import structlog
 
 from services.worker.engine.native.build import NoKernels, ensure, find, targets
 from services.worker.engine.native.experts.structs import ExpertSlots, RouterRule
+from services.worker.engine.native.structs.adapters import (
+    AdapterTable,
+    LinearShape,
+    LowRankPart,
+    PackedLowRank,
+    UpSlice,
+)
 from services.worker.engine.native.structs.attention import (
     AttentionRows,
     PageChoice,
@@ -67,6 +74,11 @@ SHARED_STRUCTS: tuple[type[ctypes.Structure], ...] = (
     ExpertSlots,
     OpHeader,
     *Op.__subclasses__(),
+    UpSlice,
+    PackedLowRank,
+    AdapterTable,
+    LowRankPart,
+    LinearShape,
     LayerPointers,
     CachePointers,
     RankBarrier,
@@ -138,6 +150,12 @@ class KernelLibrary:
         )
         self.decode_row = _declared(
             library.ryz_decode_row, POINTER(CodeForm), c_void_p, c_int64, c_int64, c_void_p
+        )
+        parts, shape = POINTER(LowRankPart), POINTER(LinearShape)
+        self.fits_halves = _declared(library.ryz_fits_halves, parts, shape, returns=c_int)
+        self.low_rank_bytes = _declared(library.ryz_low_rank_bytes, parts, shape, c_int, returns=c_int64)
+        self.pack_low_rank = _declared(
+            library.ryz_pack_low_rank, parts, shape, c_int, c_void_p, POINTER(PackedLowRank)
         )
         # takes microseconds on the computing thread: it keeps the GIL rather than wait to get it back
         self.copy_out = _declared(

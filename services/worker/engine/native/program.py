@@ -6,14 +6,16 @@ Fills in the structs of the ops. Which ops a decoder needs is in `decoder.py`, t
 
 import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from services.worker.engine.native.adapters.sites import AdapterSite, MatrixPart, adapter_site
+from services.worker.engine.native.adapters.slots import AdapterSlots
 from services.worker.engine.native.cache import HeadShape, NativeLayerCache
 from services.worker.engine.native.layers.gathered_columns import GatheredColumns
 from services.worker.engine.native.layers.packed_norm import PackedNorm, norm_rule
+from services.worker.engine.native.op_lists import OpLists
 from services.worker.engine.native.operands import (
     MAX_ROWS,
     Activation,
@@ -33,43 +35,31 @@ from services.worker.engine.native.structs.ops import (
     CutNormOp,
     EmbedOp,
     LinearOp,
-    Op,
-    RankBarrierOp,
     ResidualOp,
     RotateOp,
+    ShrinkOp,
     SquareSumOp,
     TileOp,
-    op_names,
 )
 from services.worker.engine.native.structs.rows import CutNorm, LinearOutput, Residual
 from services.worker.engine.native.structs.weights import WeightType
-from services.worker.engine.rank.op_spans import OpName
 
-OpList = ctypes.Array[ctypes.c_void_p]
 CUT_NORMS = 2  # as SUMS in `src/rows/cut_norm.h`
 
 
-class Segment(NamedTuple):
-    """Ops without a barrier, and what the ranks add up after them: [MAX_ROWS, numbers].
+class Program(OpLists):
+    """Makes the ops.
 
-    `first` is the index of the first op; behind the last one is that of the barrier.
+    Attributes:
+        adapters: The adapters of rows.
+        sites: The linears that they can add to.
     """
 
-    ops: OpList
-    sums: Tensor | None = None
-    first: int = 0
-
-
-class Program:
-    """Ops in their order, and everything that they point to."""
-
     def __init__(self) -> None:
-        self._ops: list[Op] = []
-        self._head = 0  # number of ops before the head
-        self._layers: list[int] = []  # the first op of each layer
-        self._sums: dict[int, Tensor | None] = {}  # that the collectives add up at each barrier
-        self._kept_alive: list[object] = []
+        super().__init__()
         self._columns = GatheredColumns()
+        self.adapters = AdapterSlots(MAX_ROWS)
+        self.sites: list[AdapterSite] = []
 
     def embed(self, table: EmbeddingTable, out: int, width: int) -> None:
         """Rows of the table by token id into [rows, width]; zeros for the ids of other ranks."""
@@ -115,6 +105,36 @@ class Program:
         self._columns.rows_are(out, out.rows if norm is not None else stream.hidden)
         self.append(ResidualOp(sampled=sampled, residual=residual), stream, addition, norm, out)
 
+    def shrink(
+        self,
+        source: Activation,
+        weights: PackedLinear,
+        parts: Sequence[MatrixPart],
+        *,
+        sampled: bool = False,
+        overlaps: bool = False,
+    ) -> AdapterSite:
+        """Multiplies the input of the linear that follows with the adapters of its rows.
+
+        Args:
+            parts: The matrices of the linear.
+            overlaps: The next op changes nothing that this one reads; threads then do not wait between them.
+        """
+        site = adapter_site(len(self.sites), self.layer, parts, weights)
+        self.sites.append(site)
+        rows = self._columns.rows_of(source)
+        op = ShrinkOp(
+            sampled=sampled,
+            overlaps=overlaps,
+            x=address_of(rows),
+            stride=rows.shape[1],
+            inputs=weights.inputs,
+            site=site.number,
+            table=ctypes.addressof(self.adapters.table),
+        )
+        self.append(op, rows)
+        return site
+
     def linear(
         self,
         source: Activation,
@@ -124,10 +144,11 @@ class Program:
         *,
         sampled: bool = False,
         accumulate: bool = False,
+        site: AdapterSite | None = None,
     ) -> None:
         """[rows, inputs] -> `weights.columns` floats of each row, rows `stride` floats apart.
 
-        With `accumulate` they are added to what is there.
+        With `accumulate` they are added to what is there. Adapters add to those of a `site`.
         """
         source = self._columns.add(self.append, source, weights)
         output = LinearOutput(
@@ -148,6 +169,8 @@ class Program:
                 panels=weights.panels,
                 output=output,
                 form=weights.form,
+                adapters=0 if site is None else ctypes.addressof(self.adapters.table),
+                site=0 if site is None else site.number,
             ),
             source,
             weights,
@@ -253,42 +276,4 @@ class Program:
 
     def rank_barrier(self, sums: PartialSums | None = None) -> None:
         """Waits until all ranks have written their partial sums, or their logits."""
-        self._sums[len(self._ops)] = None if sums is None else sums.rows
-        self.append(RankBarrierOp())
-
-    def begin_layer(self) -> None:
-        """Marks the ops that follow as the next layer."""
-        self._layers.append(len(self._ops))
-
-    def op_names(self, *, barriers: bool) -> list[OpName]:
-        """What is at each index; without barriers as in `whole`."""
-        return op_names(self._ops, self._layers, self._head, barriers=barriers)
-
-    def begin_head(self) -> None:
-        """Marks the ops that follow as the head, which passes without logits leave out."""
-        self._head = len(self._ops)
-
-    def segments(self, *, head: bool = True) -> list[Segment]:
-        """The ops between the barriers, for collectives that are called from Python."""
-        segments, ops, first = list[Segment](), list[Op](), 0
-        for index, op in enumerate(self._ops if head else self._ops[: self._head]):
-            if isinstance(op, RankBarrierOp):
-                segments.append(Segment(_addresses(ops), self._sums[index], first))
-                ops, first = [], index + 1
-            else:
-                ops.append(op)
-        return [*segments, Segment(_addresses(ops), None, first)]
-
-    def whole(self, barriers: bool, *, head: bool = True) -> OpList:
-        """All ops; a rank alone needs no barriers."""
-        ops = self._ops if head else self._ops[: self._head]
-        return _addresses([op for op in ops if barriers or not isinstance(op, RankBarrierOp)])
-
-    def append(self, op: Op, *keep_alive: object) -> None:
-        """Adds an op, and keeps what it points to."""
-        self._ops.append(op)
-        self._kept_alive += keep_alive
-
-
-def _addresses(ops: Sequence[Op]) -> OpList:
-    return (ctypes.c_void_p * len(ops))(*map(ctypes.addressof, ops))
+        self.append_barrier(None if sums is None else sums.rows)

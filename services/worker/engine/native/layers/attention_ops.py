@@ -9,6 +9,7 @@ from torch import Tensor
 from services.worker.engine.config.layer import AttentionConfig
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.rope import RopeConfig
+from services.worker.engine.native.adapters.sites import MatrixPart
 from services.worker.engine.native.cache import HeadShape, NativeLayerCache
 from services.worker.engine.native.layers.packed_layer import NativeAttention, NativeLayer
 from services.worker.engine.native.operands import (
@@ -58,6 +59,12 @@ class AttentionOps:
         self._config, self._heads, self._pages = config, heads, pages
         self._qkv = buffer(MAX_ROWS, padded((heads.heads + 2 * heads.kv_heads) * heads.dim))
         self.mixed = Activation.allocate(heads.heads * heads.dim, kinds)
+        keys = heads.kv_heads * heads.dim
+        self._parts = (
+            MatrixPart("self_attn.q_proj", heads.heads * heads.dim),
+            MatrixPart("self_attn.k_proj", keys),
+            MatrixPart("self_attn.v_proj", keys),
+        )
         # of ranks that share a KV head only the first one counts it
         kv_heads, (rank, world, threads) = config.num_kv_heads, position
         shared = kv_heads < world and rank * kv_heads // world == (rank - 1) * kv_heads // world
@@ -83,7 +90,8 @@ class AttentionOps:
             squares: Where ranks exchange sums of squares, in turns.
         """
         config, weights = layer.config.attention, layer.attention
-        program.linear(source, weights.qkv, self._qkv.data_ptr(), self._qkv.shape[1])
+        site = program.shrink(source, weights.qkv, self._parts)
+        program.linear(source, weights.qkv, self._qkv.data_ptr(), self._qkv.shape[1], site=site)
         over_all = config.qk_norm is not None and config.qk_norm.scope == "all"
         if over_all:
             self._add_head_norms(program, weights, next(squares))

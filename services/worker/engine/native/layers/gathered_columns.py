@@ -20,6 +20,10 @@ class GatheredColumns:
         """Notes where the rows are from which an activation's tiles were made last."""
         self._rows[address_of(activation.rows)] = rows
 
+    def rows_of(self, activation: Activation) -> Tensor:
+        """The rows from which an activation's tiles were made last."""
+        return self._rows.get(address_of(activation.rows), activation.rows)
+
     def add(self, append: Callable[..., None], source: Activation, weights: PackedLinear) -> Activation:
         """Adds the op that a linear needs before it, if any.
 
@@ -33,8 +37,7 @@ class GatheredColumns:
             return source
         if weights.inputs not in self._targets:
             self._targets[weights.inputs] = Activation.allocate(weights.inputs, InputKinds(codes=True))
-        target = self._targets[weights.inputs]
-        rows = self._rows.get(address_of(source.rows), source.rows)
+        target, rows = self._targets[weights.inputs], self.rows_of(source)
         op: Op = GatherOp(
             source=address_of(rows),
             stride=rows.shape[1],

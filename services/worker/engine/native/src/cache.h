@@ -43,6 +43,9 @@ struct ForwardBatch {
   const WindowSpan* window_spans;      // [spans]
   const int32_t* window_tables;        // of all spans
   const FullBlock* full_blocks;
+  // slots of adapters, below 0 for none; null if no row has one:
+  const int32_t* row_adapters;     // [rows]
+  const int32_t* sample_adapters;  // [samples]
 };
 
 // Which pages, which are blocks, a token reads beside its own; see `attention/pages.h`.

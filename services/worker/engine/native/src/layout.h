@@ -3,6 +3,8 @@
 #pragma once
 #include <cstddef>
 
+#include "adapters/pack_low_rank.h"
+#include "adapters/shrink_op.h"
 #include "blocks.h"
 #include "experts/expert_ops.h"
 #include "op_trace.h"
@@ -26,6 +28,7 @@ const LayoutEntry LAYOUT[] = {
     FIELD(ForwardBatch, block_tables), FIELD(ForwardBatch, sample_rows), FIELD(ForwardBatch, sliding_slot_mapping),
     FIELD(ForwardBatch, sliding_tables), FIELD(ForwardBatch, window_slot_mapping),
     FIELD(ForwardBatch, window_spans), FIELD(ForwardBatch, window_tables), FIELD(ForwardBatch, full_blocks),
+    FIELD(ForwardBatch, row_adapters), FIELD(ForwardBatch, sample_adapters),
 
     STRUCT(OpSpan), FIELD(OpSpan, begin_ns), FIELD(OpSpan, end_ns), FIELD(OpSpan, place),
 
@@ -66,7 +69,7 @@ const LayoutEntry LAYOUT[] = {
     FIELD(OutputRule, scale), FIELD(OutputRule, softcap),
 
     STRUCT(LinearOutput), FIELD(LinearOutput, y), FIELD(LinearOutput, stride), FIELD(LinearOutput, columns),
-    FIELD(LinearOutput, bias), FIELD(LinearOutput, rule),
+    FIELD(LinearOutput, bias), FIELD(LinearOutput, rule), FIELD(LinearOutput, low_rank),
 
     STRUCT(ScoreRule), FIELD(ScoreRule, scale), FIELD(ScoreRule, softcap), FIELD(ScoreRule, slopes),
     FIELD(ScoreRule, sinks),
@@ -84,7 +87,7 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(ResidualOp), FIELD(ResidualOp, header), FIELD(ResidualOp, sampled), FIELD(ResidualOp, residual),
     STRUCT(LinearOp), FIELD(LinearOp, header), FIELD(LinearOp, sampled), FIELD(LinearOp, type),
     FIELD(LinearOp, input), FIELD(LinearOp, weights), FIELD(LinearOp, inputs), FIELD(LinearOp, panels),
-    FIELD(LinearOp, output), FIELD(LinearOp, form),
+    FIELD(LinearOp, output), FIELD(LinearOp, form), FIELD(LinearOp, adapters), FIELD(LinearOp, site),
     STRUCT(RotateOp), FIELD(RotateOp, header), FIELD(RotateOp, half), FIELD(RotateOp, recent_window),
     FIELD(RotateOp, layer), FIELD(RotateOp, rotary), FIELD(RotateOp, qkv), FIELD(RotateOp, stride),
     STRUCT(CompressOp), FIELD(CompressOp, header), FIELD(CompressOp, half), FIELD(CompressOp, layer),
@@ -97,6 +100,17 @@ const LayoutEntry LAYOUT[] = {
     STRUCT(SquareSumOp), FIELD(SquareSumOp, header), FIELD(SquareSumOp, norm),
     STRUCT(CutNormOp), FIELD(CutNormOp, header), FIELD(CutNormOp, norm),
     STRUCT(RankBarrierOp), FIELD(RankBarrierOp, header),
+
+    STRUCT(UpSlice), FIELD(UpSlice, begin), FIELD(UpSlice, count), FIELD(UpSlice, at),
+    STRUCT(PackedLowRank), FIELD(PackedLowRank, down), FIELD(PackedLowRank, up), FIELD(PackedLowRank, slices),
+    FIELD(PackedLowRank, rank), FIELD(PackedLowRank, halves),
+    STRUCT(AdapterTable), FIELD(AdapterTable, slots), FIELD(AdapterTable, inner), FIELD(AdapterTable, stride),
+    STRUCT(LowRankPart), FIELD(LowRankPart, down), FIELD(LowRankPart, up), FIELD(LowRankPart, rank),
+    FIELD(LowRankPart, outputs),
+    STRUCT(LinearShape), FIELD(LinearShape, inputs), FIELD(LinearShape, panels), FIELD(LinearShape, gated),
+    FIELD(LinearShape, num_parts),
+    STRUCT(ShrinkOp), FIELD(ShrinkOp, header), FIELD(ShrinkOp, sampled), FIELD(ShrinkOp, overlaps), FIELD(ShrinkOp, x),
+    FIELD(ShrinkOp, stride), FIELD(ShrinkOp, inputs), FIELD(ShrinkOp, site), FIELD(ShrinkOp, table),
 
     STRUCT(RouterRule), FIELD(RouterRule, scoring), FIELD(RouterRule, normalize), FIELD(RouterRule, groups),
     FIELD(RouterRule, chosen_groups), FIELD(RouterRule, group_best), FIELD(RouterRule, scale),

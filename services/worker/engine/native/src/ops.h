@@ -28,6 +28,7 @@ enum OpKind {
   EXPERT_LINEAR = 13,
   MIX_EXPERTS = 14,
   GATHER = 15,
+  SHRINK = 16,  // adapters/shrink_op.h
 };
 
 struct OpHeader {  // the first member of every op
@@ -35,6 +36,9 @@ struct OpHeader {  // the first member of every op
 };
 
 inline int64_t num_rows(int32_t sampled, const ForwardBatch& batch) { return sampled ? batch.num_samples : batch.num_rows; }
+inline const int32_t* row_adapters(int32_t sampled, const ForwardBatch& batch) {
+  return sampled ? batch.sample_adapters : batch.row_adapters;
+}
 
 // Rows of the embedding table by token id; zeros for the ids of other ranks.
 struct EmbedOp {
@@ -94,6 +98,8 @@ struct LinearOp {
   int64_t inputs, panels;
   LinearOutput output;
   CodeForm form;  // of CODES
+  const AdapterTable* adapters;  // null: none add to it
+  int64_t site;                  // its number among those that adapters add to
 };
 
 inline int64_t num_tasks(const LinearOp& op, const ForwardBatch& batch) {
@@ -101,7 +107,16 @@ inline int64_t num_tasks(const LinearOp& op, const ForwardBatch& batch) {
 }
 
 inline void run_tasks(const LinearOp& op, const ForwardBatch& batch, int first, int end) {
-  linear(op.type, op.form, op.input, op.weights, op.inputs, op.output, num_rows(op.sampled, batch), first, end);
+  const LowRankRows rows = {op.adapters, row_adapters(op.sampled, batch), op.site};
+  const int64_t count = num_rows(op.sampled, batch);
+  if (!rows.table || !rows.slots) {
+    return linear(op.type, op.form, op.input, op.weights, op.inputs, op.output, count, first, end);
+  }
+  expand(rows, count, first, end, [&](const LowRankSums& sums, int from, int to) {
+    LinearOutput output = op.output;
+    output.low_rank = &sums;
+    linear(op.type, op.form, op.input, op.weights, op.inputs, output, count, from, to);
+  });
 }
 
 // Norm and rotation of queries and keys; keys and values go into the cache, or into the recent window if there is one.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "adapters/pack_low_rank.h"
+#include "adapters/shrink_op.h"
 #include "all_reduce.h"
 #include "experts/expert_ops.h"
 #include "layout.h"
@@ -21,6 +23,7 @@ enum TimeOf { T_LINEARS = 0, T_ATTENTION = 1, T_RANK_BARRIERS = 2, T_ROWS = 3 };
 TimeOf time_of(int kind) {
   switch (kind) {
     case LINEAR:
+    case SHRINK:
     case EXPERT_LINEAR: return T_LINEARS;
     case ROTATE:
     case COMPRESS:
@@ -56,6 +59,7 @@ int run(ThreadPool& pool, RankBarrier* ranks, const OpHeader* const* ops, int co
         case COMPRESS: share((const CompressOp&)op); break;
         case ATTENTION: share((const AttentionOp&)op); break;
         case TILE: share((const TileOp&)op); break;
+        case SHRINK: share((const ShrinkOp&)op); break;
         case GATHER: share((const GatherOp&)op); break;
         case SQUARE_SUM: share((const SquareSumOp&)op); break;
         case CUT_NORM: share((const CutNormOp&)op); break;
@@ -72,7 +76,7 @@ int run(ThreadPool& pool, RankBarrier* ranks, const OpHeader* const* ops, int co
           break;
       }
       if (trace) trace->add(thread, i, before, now_ns());
-      pool.barrier(thread);
+      if (op.kind != SHRINK || !((const ShrinkOp&)op).overlaps) pool.barrier(thread);
       if (thread == 0) {
         const int64_t now = now_ns();
         times[time_of(op.kind)] += now - before;
@@ -147,6 +151,14 @@ void ryz_pack(const void* source, int64_t n, int64_t k, int type, void* target, 
 void ryz_pack_codes(const uint8_t* codes, const uint8_t* scales, const uint8_t* offsets, int64_t n, int64_t k,
                     const CodeForm* form, uint8_t* target, int threads) {
   pack_codes({codes, scales, offsets, n, k}, *form, target, threads);
+}
+// What an adapter adds to one linear; see `adapters/pack_low_rank.h`.
+int ryz_fits_halves(const LowRankPart* parts, const LinearShape* shape) { return fits_halves(parts, *shape); }
+int64_t ryz_low_rank_bytes(const LowRankPart* parts, const LinearShape* shape, int halves) {
+  return low_rank_bytes(parts, *shape, halves);
+}
+void ryz_pack_low_rank(const LowRankPart* parts, const LinearShape* shape, int halves, uint8_t* target, PackedLowRank* to) {
+  *to = pack_low_rank(parts, *shape, halves, target);
 }
 void ryz_decode_row(const CodeForm* form, const uint8_t* weights, int64_t row, int64_t columns, float* to) {
   decode_row(*form, weights, row, columns, to);

@@ -26,6 +26,8 @@ class ForwardBatch(ctypes.Structure):
         ("window_spans", ADDRESS),
         ("window_tables", ADDRESS),
         ("full_blocks", ADDRESS),
+        ("row_adapters", ADDRESS),
+        ("sample_adapters", ADDRESS),
     ]
 
 

@@ -2,7 +2,7 @@
 
 import ctypes
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from ctypes import c_int32, c_int64
 from enum import IntEnum
 from typing import ClassVar
@@ -36,6 +36,7 @@ class OpKind(IntEnum):
     EXPERT_LINEAR = 13
     MIX_EXPERTS = 14
     GATHER = 15
+    SHRINK = 16
 
 
 class OpHeader(ctypes.Structure):
@@ -91,6 +92,24 @@ class LinearOp(Op):
         ("panels", c_int64),
         ("output", LinearOutput),
         ("form", CodeForm),
+        ("adapters", ADDRESS),
+        ("site", c_int64),
+    ]
+
+
+class ShrinkOp(Op):
+    """Product of a linear's input with what adapters have for it; see `src/adapters/shrink_op.h`."""
+
+    KIND = OpKind.SHRINK
+    _fields_ = [
+        ("header", OpHeader),
+        ("sampled", c_int32),
+        ("overlaps", c_int32),
+        ("x", ADDRESS),
+        ("stride", c_int64),
+        ("inputs", c_int64),
+        ("site", c_int64),
+        ("table", ADDRESS),
     ]
 
 
@@ -180,6 +199,7 @@ class RankBarrierOp(Op):
 # as `time_of` in `src/program.cpp`; all others are operations on rows
 TIME_OF = {
     OpKind.LINEAR: "linears",
+    OpKind.SHRINK: "linears",
     OpKind.EXPERT_LINEAR: "linears",
     OpKind.ROTATE: "attention",
     OpKind.COMPRESS: "attention",
@@ -188,17 +208,19 @@ TIME_OF = {
 }
 
 
-def op_names(ops: Sequence[Op], layers: Sequence[int], head: int, *, barriers: bool) -> list[OpName]:
+def op_names(
+    ops: Sequence[Op], layers: Sequence[int], head: int, *, without: Collection[OpKind]
+) -> list[OpName]:
     """What a program's ops are called.
 
     Args:
         layers: Index of the first op of each layer.
         head: Index of the first op behind the layers.
-        barriers: Whether the barriers between ranks have indices.
+        without: Kinds of ops that are left out.
     """
     names = []
     for index, op in enumerate(ops):
-        if barriers or op.KIND != OpKind.RANK_BARRIER:
+        if op.KIND not in without:
             layer = bisect_right(layers, index) - 1 if index < head else -1
             names.append(OpName(op.KIND.name.lower(), TIME_OF.get(op.KIND, ROWS), layer))
     return names

@@ -88,6 +88,7 @@ class LinearOutput(ctypes.Structure):
         ("columns", c_int64),
         ("bias", ADDRESS),
         ("rule", OutputRule),
+        ("low_rank", ADDRESS),
     ]
 
 

@@ -1,0 +1,1 @@
+"""Adapters (LoRA) in the compiled pass: where they add, how they are packed, and the slots that hold them."""

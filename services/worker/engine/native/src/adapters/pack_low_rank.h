@@ -1,0 +1,129 @@
+// Packs an adapter's matrices for a linear, as `low_rank.h` reads them.
+#pragma once
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "low_rank.h"
+
+namespace ryz {
+
+// One matrix of a linear, whose outputs follow those of the part before; of a gated linear the first part gates the other.
+struct LowRankPart {
+  const float* down;  // [rank][inputs]
+  const float* up;    // [outputs][rank]
+  int64_t rank;       // 0: the adapter has none for it
+  int64_t outputs;
+};
+
+// The shape of a linear.
+struct LinearShape {
+  int64_t inputs, panels;
+  int32_t gated, num_parts;
+};
+
+inline bool is_half(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return !(bits & 0xffff);
+}
+
+// To the nearest, of two the even one.
+inline uint32_t to_half(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, 4);
+  return std::isfinite(x) ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16;
+}
+
+// Whether bf16 holds all numbers without loss.
+inline bool fits_halves(const LowRankPart* parts, const LinearShape& shape) {
+  return std::all_of(parts, parts + shape.num_parts, [&](const LowRankPart& part) {
+    return std::all_of(part.down, part.down + part.rank * shape.inputs, is_half) &&
+           std::all_of(part.up, part.up + part.rank * part.outputs, is_half);
+  });
+}
+
+// Calls work(part, its first inner feature, slice, lane, output) for each output of each part.
+template <class Work>
+void each_output(const LowRankPart* parts, const LinearShape& shape, Work work) {
+  int64_t first = 0, begin = 0;
+  for (int64_t p = 0; p < shape.num_parts; p++) {
+    for (int64_t i = 0; i < parts[p].outputs; i++) {
+      const int64_t slice = shape.gated ? i / LANES * 2 + p : (begin + i) / LANES;
+      work(parts[p], first, slice, shape.gated ? i % LANES : (begin + i) % LANES, i);
+    }
+    first += parts[p].rank;
+    begin += parts[p].outputs;
+  }
+}
+
+// Fills the slices in and returns the bytes of `up`. A slice with outputs of two matrices reads the features of both.
+inline int64_t lay_out(const LowRankPart* parts, const LinearShape& shape, bool halves, UpSlice* slices) {
+  std::fill(slices, slices + 2 * shape.panels, UpSlice{0, 0, 0});
+  each_output(parts, shape, [&](const LowRankPart& part, int64_t first, int64_t slice, int64_t, int64_t) {
+    if (!part.rank) return;
+    UpSlice& s = slices[slice];
+    if (!s.count) s.begin = (int32_t)first;
+    s.count = (int32_t)(first + part.rank) - s.begin;
+  });
+  int64_t bytes = 0;
+  for (UpSlice* s = slices; s < slices + 2 * shape.panels; s++) {
+    s->at = bytes;
+    bytes += slice_bytes(s->count, halves);
+  }
+  return bytes;
+}
+
+inline int64_t rank_of(const LowRankPart* parts, const LinearShape& shape) {
+  int64_t rank = 0;
+  for (int64_t p = 0; p < shape.num_parts; p++) rank += parts[p].rank;
+  return rank;
+}
+
+// Bytes of each piece: slices, `down`, `up`.
+inline int64_t slices_bytes(const LinearShape& shape) { return padded(2 * shape.panels * sizeof(UpSlice), 64); }
+
+inline int64_t low_rank_bytes(const LowRankPart* parts, const LinearShape& shape, bool halves) {
+  std::vector<UpSlice> slices(2 * shape.panels);
+  return slices_bytes(shape) + rank_of(parts, shape) * down_bytes(shape.inputs, halves) +
+         lay_out(parts, shape, halves, slices.data());
+}
+
+// Puts number `i` of those that are used one after the other into memory of zeros: a float, or half of a word. They lie
+// `wide` times LANES apart.
+inline void put(uint8_t* to, int64_t i, int64_t lane, bool halves, float x, int64_t wide = 1) {
+  if (!halves) {
+    std::memcpy(to + (i * wide * LANES + lane) * 4, &x, 4);
+    return;
+  }
+  uint32_t word;
+  uint8_t* at = to + (i / 2 * wide * LANES + lane) * 4;
+  std::memcpy(&word, at, 4);
+  word |= to_half(x) << (i % 2 * 16);
+  std::memcpy(at, &word, 4);
+}
+
+// target: low_rank_bytes of zeros, aligned to cache lines
+inline PackedLowRank pack_low_rank(const LowRankPart* parts, const LinearShape& shape, bool halves, uint8_t* target) {
+  UpSlice* slices = (UpSlice*)target;
+  uint8_t* down = target + slices_bytes(shape);
+  const int64_t rank = rank_of(parts, shape), bytes = down_bytes(shape.inputs, halves);
+  uint8_t* up = down + rank * bytes;
+  lay_out(parts, shape, halves, slices);
+  int64_t feature = 0;
+  for (int64_t p = 0; p < shape.num_parts; p++) {
+    for (int64_t r = 0; r < parts[p].rank; r++, feature++) {
+      const FeatureGroup group(feature, rank);
+      uint8_t* to = down + group.first * bytes + (feature - group.first) * LANES * 4;
+      const float* from = parts[p].down + r * shape.inputs;
+      for (int64_t i = 0; i < shape.inputs; i++) put(to, i / LANES, i % LANES, halves, from[i], group.count);
+    }
+  }
+  each_output(parts, shape, [&](const LowRankPart& part, int64_t first, int64_t slice, int64_t lane, int64_t output) {
+    const UpSlice& s = slices[slice];
+    for (int64_t r = 0; r < part.rank; r++) put(up + s.at, first + r - s.begin, lane, halves, part.up[output * part.rank + r]);
+  });
+  return {down, up, slices, (int32_t)rank, halves};
+}
+
+}  // namespace ryz
