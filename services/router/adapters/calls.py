@@ -98,7 +98,7 @@ class AdapterCalls:
             subjects.ADAPTER_PUT, AdapterPut(adapter=adapter, replace=asked.replace)
         )
         log.info("adapter loaded", model=base, adapter=asked.name, fingerprint=found.fingerprint,
-                 rank=found.rank, version=stored.version)  # fmt: skip
+                 adapter_rank=found.rank, version=stored.version)  # fmt: skip
         return AdapterManaged(adapter=stored.adapter or adapter)
 
     async def unload_adapter(self, asked: UnloadAdapterCall, _: Message) -> AdapterManaged:
