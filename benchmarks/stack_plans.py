@@ -53,6 +53,9 @@ class FailoverPlan:
         bool, Option("--structured", help="Ask for answers under schemas and for tool calls.")
     ] = False
     calm: Annotated[float, Option(min=0.0, help="Seconds without faults, for false alarms.")] = 0.0
+    adapters: Annotated[
+        int, Option(min=0, max=64, help="Adapters of random numbers; streams take turns with them and the base.")
+    ] = 0
     model: ModelOrDemo = None
     tensor_parallel: TensorParallel = 2
     seed: Seed = 0

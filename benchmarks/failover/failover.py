@@ -7,8 +7,13 @@ killed, or a leader is frozen for a while. A time without faults afterwards coun
 import asyncio
 import gc
 from contextlib import AsyncExitStack
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from msgspec.structs import replace
+
+from benchmarks.adapters.loaded import load_adapters
 from benchmarks.failover.fault_injection import inject_faults
 from benchmarks.failover.figures import InjectedFault, figures
 from benchmarks.failover.fleet import FleetProbe
@@ -53,6 +58,14 @@ async def measure(stack: RunningStack, plan: FailoverPlan, progress: Progress) -
             requests = make_structured_requests(stack.model, plan.streams, plan.tokens)
         else:
             requests = make_requests(stack.model, plan.streams, plan.tokens, chat=chat)
+        if plan.adapters:
+            folder = cleanup.enter_context(TemporaryDirectory(prefix="ryz-adapters-"))
+            assert plan.model is not None  # its files say what shape adapters have
+            models = await load_adapters(fleet.asks, stack.model, plan.model, plan.adapters, Path(folder))
+            requests = [
+                replace(request, model=models[number % len(models)])
+                for number, request in enumerate(requests)
+            ]
         progress("without faults")
         expected, calm = await _undisturbed(client, requests)
         validity = judge_answers(requests, expected) if plan.structured else None

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+from dataclasses import replace
 
 import structlog
 import typer
@@ -14,6 +15,7 @@ from cli.bench.own_stack import own_stack
 from cli.bench.report import AsJson, Report, counting_bar, print_line, print_table, reporting
 from cli.command_options import with_options
 from cli.console import err, fail
+from cli.stack.model_dir import demo_model
 
 
 @with_options
@@ -23,7 +25,7 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
     Two groups, half of the streams greedy and half at temperature 1, some with two choices, stop strings,
     penalties and log probabilities; each is compared with its own run without faults. With `--structured` the
     answers are objects under schemas and tool calls, all at temperature 1, up to four choices each, and are
-    checked against their schemas. Exit code 1: some were not equal, lost or invalid, or a group did not come
+    checked against their schemas. With `--adapters` streams have adapters of the model. Exit code 1: some were not equal, lost or invalid, or a group did not come
     back, or Ctrl-C; the counts are then those until there.
     """
     from benchmarks.failover.failover import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
@@ -34,6 +36,8 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     plan = with_model(plan)
+    if plan.adapters and plan.model is None:
+        plan = replace(plan, model=demo_model())
     command = {"--groups": 2, "--tensor-parallel": plan.tensor_parallel, "--log-level": "warning"}
     command |= {"--model": plan.model} if plan.model is not None else {}
     with reporting(_show, as_json=as_json) as report:

@@ -12,6 +12,7 @@ import pytest
 from benchmarks.failover.failover import measure
 from benchmarks.lib.stack import RunningStack
 from benchmarks.stack_plans import FailoverPlan
+from tests.conftest import DEMO
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
@@ -63,6 +64,20 @@ def test_kills_inside_schemas_and_tool_calls_change_nothing(pair: Stack) -> None
     assert report["validity"]["invalid"] == []
     assert report["kills"] == plan.kills
     assert num_interrupted(report) > 0
+
+
+def test_kills_under_adapters_change_nothing(pair: Stack) -> None:
+    """Streams of four adapters and of the base share their steps; the group that goes on loads what it lacks."""
+    plan = FailoverPlan(
+        kills=scaled(2, 100), streams=STREAMS, tokens=TOKENS, seed=7, adapters=4, model=DEMO
+    )
+    report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
+    record("kills_under_adapters", **report)
+    assert (report["gave_up"], report["unequal"], report["lost"]) == ("", 0, 0), report
+    assert report["kills"] == plan.kills
+    assert num_interrupted(report) > 0
+    groups = pair.whole_status()["groups"]
+    assert all(one["adapters"]["loaded"] > 0 for one in groups), groups
 
 
 def test_frozen_leaders_and_ranks_are_passed_by_and_nothing_of_them_comes_through(pair: Stack) -> None:
