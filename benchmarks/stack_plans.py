@@ -54,7 +54,8 @@ class FailoverPlan:
     ] = False
     calm: Annotated[float, Option(min=0.0, help="Seconds without faults, for false alarms.")] = 0.0
     adapters: Annotated[
-        int, Option(min=0, max=64, help="Adapters of random numbers; streams take turns with them and the base.")
+        int,
+        Option(min=0, max=64, help="Adapters of random numbers; streams take turns with them and the base."),
     ] = 0
     model: ModelOrDemo = None
     tensor_parallel: TensorParallel = 2
