@@ -25,8 +25,9 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
     Two groups, half of the streams greedy and half at temperature 1, some with two choices, stop strings,
     penalties and log probabilities; each is compared with its own run without faults. With `--structured` the
     answers are objects under schemas and tool calls, all at temperature 1, up to four choices each, and are
-    checked against their schemas. With `--adapters` streams have adapters of the model. Exit code 1: some were not equal, lost or invalid, or a group did not come
-    back, or Ctrl-C; the counts are then those until there.
+    checked against their schemas. With `--adapters` streams have adapters of the model. Exit code 1: some
+    were not equal, lost or invalid, or a group did not come back, or Ctrl-C; the counts are then those until
+    there.
     """
     from benchmarks.failover.failover import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 

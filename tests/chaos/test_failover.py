@@ -67,7 +67,7 @@ def test_kills_inside_schemas_and_tool_calls_change_nothing(pair: Stack) -> None
 
 
 def test_kills_under_adapters_change_nothing(pair: Stack) -> None:
-    """Streams of four adapters and of the base share their steps; the group that goes on loads what it lacks."""
+    """Streams of four adapters and of the base share steps; the group that goes on loads what it lacks."""
     plan = FailoverPlan(kills=scaled(2, 100), streams=STREAMS, tokens=TOKENS, seed=7, adapters=4, model=DEMO)
     report = asyncio.run(measure(RunningStack("", "demo", nats_urls=pair.state.nats_urls), plan, say))
     record("kills_under_adapters", **report)
