@@ -1,4 +1,4 @@
-"""The loader of a rank: orders one after the other, slots that change between steps only, errors as answers."""
+"""The loader of a rank: orders in their order, slots that change between steps only, errors as answers."""
 
 from pathlib import Path
 from queue import SimpleQueue
@@ -96,6 +96,10 @@ def test_what_goes_wrong_is_answered_and_empties_the_slot(tmp_path: Path, slots:
     answer = rank.load(write_peft(tmp_path / "a"), slot=1)
     assert error in answer.error
     assert answer.num_bytes == 0
-    assert "does not exist" in rank.load(tmp_path / "none", slot=1, fingerprint="0" * 32).error
     rank.loader.put_due(1)
-    assert slots.put == [(1, None), (1, None)]
+    assert slots.put == [(1, None)]
+
+
+def test_a_source_that_is_not_there_is_named(tmp_path: Path) -> None:
+    answer = Rank(Slots()).load(tmp_path / "none", fingerprint="0" * 32)
+    assert answer.error == f"{tmp_path / 'none'} does not exist; give a PEFT directory or a GGUF file"
