@@ -62,6 +62,14 @@ def peft_logits(family: str, adapter: Path | None, texts: Sequence[list[int]]) -
     return logits
 
 
+def peft_hidden(family: str, adapter: Path, tokens: list[int]) -> Tensor:
+    """The hidden states after the last norm, [tokens, hidden], of a family whose decoder is `model`."""
+    decoder = _peft_model(family, adapter).base_model.model.model
+    with torch.no_grad():
+        hidden: Tensor = decoder(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
+    return hidden
+
+
 @cache
 def _peft_model(family: str, adapter: Path) -> Any:
     from peft import PeftModel  # noqa: PLC0415 (slow to import)
