@@ -51,5 +51,5 @@ def test_adapters_have_the_matrices_that_were_asked_for() -> None:
 )
 def test_what_cannot_be_measured_is_refused(options: list[str], said: str) -> None:
     result = CliRunner().invoke(app, ["adapters", "--model", "demo", *options])
-    assert result.exit_code == 2
+    assert result.exit_code != 0
     assert said in " ".join((result.output + str(result.exception)).split())

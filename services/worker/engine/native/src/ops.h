@@ -109,7 +109,7 @@ inline int64_t num_tasks(const LinearOp& op, const ForwardBatch& batch) {
 inline void run_tasks(const LinearOp& op, const ForwardBatch& batch, int first, int end) {
   const LowRankRows rows = {op.adapters, row_adapters(op.sampled, batch), op.site};
   const int64_t count = num_rows(op.sampled, batch);
-  if (!rows.table || !rows.slots) {
+  if (!rows.table || !rows.slots || !rows.any(count)) {
     return linear(op.type, op.form, op.input, op.weights, op.inputs, op.output, count, first, end);
   }
   expand(rows, count, first, end, [&](const LowRankSums& sums, int from, int to) {

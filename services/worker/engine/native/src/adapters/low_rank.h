@@ -49,6 +49,12 @@ struct LowRankRows {
     const PackedLowRank* found = table->slots[slots[row]] + site;
     return found->rank ? found : nullptr;
   }
+  bool any(int64_t count) const {
+    for (int64_t row = 0; row < count; row = run_end(row, count)) {
+      if (of(row)) return true;
+    }
+    return false;
+  }
   // the end of the rows from `row` on that have the same adapter, at most `end`
   int64_t run_end(int64_t row, int64_t end) const {
     int64_t next = row + 1;
@@ -75,6 +81,10 @@ inline int64_t down_bytes(int64_t inputs, bool halves) {
   return halves ? padded(inputs, 2 * LANES) * 2 : padded(inputs, LANES) * 4;  // of an inner feature
 }
 inline int64_t slice_bytes(int64_t count, bool halves) { return (halves ? (count + 1) / 2 : count) * LANES * 4; }
+
+// Bytes to prefetch from: the processor's own prefetcher stops at the end of a page. Behind the end of one stream lies the
+// one that is read next: `up` behind `down`, and then `down` of the following linear.
+constexpr int STREAM_AHEAD = 4096;
 
 // Inner features whose numbers lie side by side: eight, and of what is left four, two, one.
 struct FeatureGroup {
@@ -103,6 +113,7 @@ inline void shrink_block(const float* x, int64_t stride, int64_t inputs, const u
       for (int i = 0; i < RANKS; i++) {
         F first, second;
         load_halves(down + i * LANES * 4, &first, &second);
+        prefetch_weights<STREAM_AHEAD>(down + i * LANES * 4);
 #pragma GCC unroll 2
         for (int r = 0; r < ROWS; r++) {
           sums[r][i] = fma(load(x + r * stride + at), first, sums[r][i]);
@@ -119,6 +130,7 @@ inline void shrink_block(const float* x, int64_t stride, int64_t inputs, const u
         load_halves(down + i * LANES * 4, &first, &second);
       } else {
         first = load((const float*)(down + i * LANES * 4));
+        prefetch_weights<STREAM_AHEAD>(down + i * LANES * 4);
       }
 #pragma GCC unroll 2
       for (int r = 0; r < ROWS; r++) sums[r][i] = fma(load(x + r * stride + at), first, sums[r][i]);
@@ -179,6 +191,7 @@ inline void expand_slice(const UpSlice& slice, const uint8_t* up, const float* i
     for (; i + 2 <= slice.count; i += 2, w += LANES * 4) {
       F even, odd;
       load_halves(w, &even, &odd);
+      prefetch_weights<STREAM_AHEAD>(w);
 #pragma GCC unroll 4
       for (int r = 0; r < ROWS; r++) {
         sums[r] = fma(set1(t[r * stride + i]), even, sums[r]);
@@ -192,6 +205,7 @@ inline void expand_slice(const UpSlice& slice, const uint8_t* up, const float* i
       load_halves(w, &even, &odd);
     } else {
       even = load((const float*)w);
+      prefetch_weights<STREAM_AHEAD>(w);
     }
 #pragma GCC unroll 4
     for (int r = 0; r < ROWS; r++) sums[r] = fma(set1(t[r * stride + i]), even, sums[r]);

@@ -32,9 +32,8 @@ inline void run_tasks(const ShrinkOp& whole, const ForwardBatch& batch, int firs
   const ShrinkOp op = whole;
   const LowRankRows rows = {op.table, row_adapters(op.sampled, batch), op.site};
   const int64_t height = shrink_height(op, batch), count = num_rows(op.sampled, batch), stride = op.table->stride;
-  const int64_t blocks = (count + height - 1) / height;
   for (int64_t task = first; task < end; task++) {
-    const int64_t part = task / blocks, begin = task % blocks * height, last = std::min(count, begin + height);
+    const int64_t part = task % FEATURE_PARTS, begin = task / FEATURE_PARTS * height, last = std::min(count, begin + height);
     for (int64_t row = begin, next; row < last; row = next) {
       next = rows.run_end(row, last);
       const PackedLowRank* m = rows.of(row);
