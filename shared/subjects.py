@@ -62,6 +62,7 @@ ROUTER_QUEUE = "router"
 GATEWAY_QUEUE = "gateway"
 KVSTATE_QUEUE = "kvstate"
 TOKENIZE_QUEUE = "tokenize"  # the leaders of a model
+INSPECT_QUEUE = "inspect"  # likewise
 
 HEADER_TIMEOUT = "Ryz-Timeout-Ms"
 HEADER_REQUEST = "Ryz-Request-Id"  # the request that a call is made for, for logs and traces

@@ -62,6 +62,7 @@ PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(sub
 CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
 START_GROUP, STOP_GROUP = _all(subjects.start_group("_")), _all(subjects.stop_group("_"))
 LIMIT_HOSTED_KV, LIMIT_KV = _all(subjects.limit_hosted_kv("_")), _all(subjects.limit_kv("_"))
+INSPECT_ADAPTER = _all(subjects.inspect_adapter("_"))
 TOKENIZE = (_all(subjects.tokenize("_")), _all(subjects.detokenize("_")))
 TOKENIZE_OUTSIDE = (
     _all(subjects.tokenize("_", ANY_CALLER)),
@@ -105,7 +106,7 @@ _ROUTER = BusAccount(
     "routers",
     publish=(
         WORK, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.SESSION_GET, subjects.PINS, ANY_INBOX,
-        subjects.LEASE, START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV,
+        subjects.LEASE, START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV, INSPECT_ADAPTER,
     ),
     read=(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
@@ -129,6 +130,7 @@ _WORKER = BusAccount(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,
         *(_all(subject) for subject in (subjects.resend("_", ANY_CALLER), subjects.cancel("_", ANY_CALLER))),
         *(_member(subject, subjects.TOKENIZE_QUEUE) for subject in (*TOKENIZE, *TOKENIZE_OUTSIDE)),
+        _member(INSPECT_ADAPTER, subjects.INSPECT_QUEUE),
         subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, LIMIT_KV, PEER, WARM, CLAIM, DELIVERED,
         subjects.KV_HOLDERS,
         subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE,

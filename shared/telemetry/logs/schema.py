@@ -78,6 +78,7 @@ OF_REQUESTS = {
         batch_id="the batch",
         tenant="the tenant",
         model="the model asked for",
+        adapter="the fingerprint of an adapter",
         group="the group that is meant",
         lost_group="the group that had the request before",
         last_group="the group that served the session last",

@@ -79,6 +79,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.ROUTER_ALIVE: (ROUTERS, ROUTERS),
     subjects.drain("g0"): ({"cli", "host"}, LEADERS),
     subjects.limit_kv("g0"): ({"host"}, LEADERS),
+    subjects.inspect_adapter("demo"): (ROUTERS, LEADERS),
     subjects.HOST_REPORT: ({"host"}, ROUTERS),
     subjects.start_group("h"): (ROUTERS, {"host"}),
     subjects.stop_group("h"): (ROUTERS, {"host"}),
@@ -125,6 +126,7 @@ QUEUES = {
         subject: subjects.GATEWAY_QUEUE for subject in TABLE if ".files." in subject or ".batches." in subject
     },
     **{subject: subjects.TOKENIZE_QUEUE for subject in TABLE if "tokenize." in subject},
+    subjects.inspect_adapter("demo"): subjects.INSPECT_QUEUE,
     **{subject: subjects.KVSTATE_QUEUE for subject in TABLE if subject.startswith("ryz.v1.kvstate.")},
 }
 NOT_OURS = [
