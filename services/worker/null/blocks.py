@@ -14,13 +14,16 @@ class NullSequence:
     """A sequence: its tokens, how many are computed, and its blocks.
 
     Attributes:
+        adapter: Fingerprint of its adapter; empty for the base.
         early_ends: Tokens that end it, if they may not come at first.
         new: Its announcement, if it asks of its prompt; else None.
         masked: Whether a grammar limits its tokens; that may also append some.
+        shift: By how many tokens its adapter shifts the answer.
         plain: Whether nothing is asked of it but tokens, any of which may come.
     """
 
     __slots__ = (
+        "adapter",
         "blocks",
         "computed",
         "early_ends",
@@ -30,11 +33,14 @@ class NullSequence:
         "new",
         "plain",
         "seq_id",
+        "shift",
+        "slot",
         "tokens",
     )
 
-    def __init__(self, new: NewSequence) -> None:
+    def __init__(self, new: NewSequence, adapter: str, shift: int) -> None:
         sampling = new.sampling
+        self.adapter, self.shift, self.slot = adapter, shift, new.adapter
         self.new = new if new.embedding is not None or new.scored >= 0 else None
         self.seq_id = new.seq_id
         self.tokens = new.token_ids.copy()
@@ -69,10 +75,12 @@ class NullBlocks:
 
     Attributes:
         content: The tokens in each block.
+        adapters: With which adapter they were computed; a block that is not here, with the base.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self.content: list[list[int]] = [[] for _ in range(num_blocks)]
+        self.adapters: dict[int, str] = {}
         self._readers: dict[int, int] = {}  # block to the number of tables that hold it
 
     @property
@@ -106,6 +114,8 @@ class NullBlocks:
                         f"block {block} does not hold tokens {begin} to {begin + BLOCK_SIZE} "
                         f"of sequence {sequence.seq_id}"
                     )
+                if self.adapters.get(block, "") != sequence.adapter:
+                    raise EngineFailed(f"block {block} of sequence {sequence.seq_id} is another adapter's")
                 readers[block] = readers.get(block, 0) + 1
             else:
                 if block in readers:
@@ -114,7 +124,14 @@ class NullBlocks:
                     )
                 readers[block] = 1
                 self.content[block] = []
+                self._note_adapter(block, sequence.adapter)
             table.append(block)
+
+    def _note_adapter(self, block: int, adapter: str) -> None:
+        if adapter:
+            self.adapters[block] = adapter
+        elif self.adapters:
+            self.adapters.pop(block, None)
 
     def write_next(self, sequence: NullSequence, piece: ScheduledChunk) -> bool:
         """Compute the newest token of a sequence, if the chunk is just that and its block is there.

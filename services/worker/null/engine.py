@@ -14,6 +14,7 @@ from mypy_extensions import mypyc_attr
 
 from services.worker.null.prompts import HIDDEN_SIZE
 from services.worker.null.sequences import NullSequences
+from services.worker.rank_protocol.adapters import AdapterLoaded, LoadAdapter
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import MAX_OUTSTANDING, EngineInfo, RankInfo, StepPlan, StepResult
@@ -29,7 +30,7 @@ class NullEngine:
     """See the module.
 
     Args:
-        tokens: The answer, repeated: position p gets tokens[p % len(tokens)].
+        tokens: The answer, repeated: position p gets tokens[p % len(tokens)]; with an adapter, a later one.
         num_blocks: Size of the KV cache, in blocks.
         vocab_size: Number of token ids.
         context_length: Longest sequence, in tokens.
@@ -69,6 +70,7 @@ class NullEngine:
             fingerprint="null",
             run_ahead=1 if self._step_delay_s else 0,
             hidden_size=HIDDEN_SIZE,
+            adapters=True,
             ranks=[RankInfo(rank=0, pid=os.getpid(), load_s=0.0, loaded_bytes=0, peak_rss_bytes=0)],
         )
 
@@ -136,6 +138,16 @@ class NullEngine:
         """Find nothing, since there is no store."""
         return FetchResult(fetch_id=order.fetch_id, count=0, missing=True)
 
+    async def load_adapter(self, order: LoadAdapter) -> AdapterLoaded:
+        """Fill a slot, of whose files only the existence is checked."""
+        if self._state != "ready":
+            raise EngineFailed(f"the null engine is {self._state}, it cannot load an adapter")
+        try:
+            return await self._sequences.adapters.load_adapter(order)
+        except EngineFailed as error:
+            self._end(f"broken: {error}")
+            raise
+
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         """Do nothing: no block is stored."""
 
@@ -168,6 +180,7 @@ class NullEngine:
         self._outstanding.clear()
         self._computed.clear()
         self._unmasked.clear()
+        self._sequences.adapters.fail(f"the null engine is {state}")
 
     def _check_ready(self, plan: StepPlan) -> None:
         if self._state != "ready":

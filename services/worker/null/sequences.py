@@ -7,6 +7,7 @@ shared only if they hold the tokens of both sequences.
 
 from collections.abc import Sequence
 
+from services.worker.null.adapters import NullAdapters, shift_of
 from services.worker.null.blocks import NullBlocks, NullSequence
 from services.worker.null.prompts import prompt_parts
 from services.worker.rank_protocol.failures import EngineFailed
@@ -25,20 +26,25 @@ class NullSequences:
     """All sequences that were admitted and not released.
 
     Args:
-        tokens: The answer, repeated: position p gets tokens[p % len(tokens)].
+        tokens: The answer, repeated: position p gets tokens[p % len(tokens)], with an adapter a later one.
         num_blocks: Size of the KV cache, in blocks.
         vocab_size: Number of token ids.
+
+    Attributes:
+        adapters: The slots for adapters.
     """
 
     def __init__(self, tokens: list[int], num_blocks: int, vocab_size: int) -> None:
         self._tokens = tokens
         self._num_blocks = num_blocks
         self._vocab_size = vocab_size
+        self.adapters = NullAdapters(self._is_in_use)
         self.reset()
 
     def reset(self) -> None:
         """Drops all sequences."""
         self._known: dict[int, NullSequence] = {}
+        self.adapters.reset()
         self.blocks = NullBlocks(self._num_blocks)
 
     def compute_step(
@@ -55,7 +61,7 @@ class NullSequences:
         for piece in plan.chunks:
             found = self._known.get(piece.seq_id)
             if found is not None and found.plain and blocks.write_next(found, piece):  # nearly all
-                token_id = tokens[found.computed % cycle]
+                token_id = tokens[(found.computed + found.shift) % cycle]
                 found.tokens.append(token_id)
                 sampled.append(Sampled(seq_id=piece.seq_id, token_id=token_id))
                 continue
@@ -68,7 +74,7 @@ class NullSequences:
             if piece.sample:
                 if known.computed != len(known.tokens):
                     raise EngineFailed(f"sequence {piece.seq_id} is sampled in the middle of its tokens")
-                token_id = tokens[known.computed % cycle]
+                token_id = tokens[(known.computed + known.shift) % cycle]
                 known.masked = piece.masked
                 if piece.masked or known.early_ends:
                     mask = next(next_mask) if piece.masked else ANY_TOKEN
@@ -93,6 +99,7 @@ class NullSequences:
         """Releases and admits sequences."""
         for seq_id in plan.release:
             self._release(seq_id)
+        self.adapters.begin_step(plan.step_id)
         for first, end in plan.vacate:
             self.blocks.vacate(first, end)
         for new in plan.admit:
@@ -113,7 +120,7 @@ class NullSequences:
         del known.tokens[first:]
         sampled: list[Sampled] = []
         for index in range(piece.drafts + 1):
-            token_id = self._tokens[(first + index) % len(self._tokens)]
+            token_id = self._tokens[(first + index + known.shift) % len(self._tokens)]
             if known.early_ends:
                 token_id = known.choose(token_id, ANY_TOKEN, self._vocab_size)
             top = [Alternative(token_id, 0.0)] if known.logprobs > 0 else []
@@ -129,7 +136,11 @@ class NullSequences:
             raise EngineFailed(f"the plan admits sequence {new.seq_id} a second time")
         if not 0 < new.prompt_len <= len(new.token_ids):
             raise EngineFailed(f"sequence {new.seq_id} has a prompt of {new.prompt_len} tokens")
-        self._known[new.seq_id] = NullSequence(new)
+        adapter = self.adapters.fingerprint(new.adapter)
+        self._known[new.seq_id] = NullSequence(new, adapter, shift_of(adapter, len(self._tokens)))
+
+    def _is_in_use(self, slot: int) -> bool:
+        return any(one.slot == slot for one in self._known.values())
 
     def _extend(self, piece: ScheduledChunk) -> NullSequence:
         known = self._known.get(piece.seq_id)

@@ -13,8 +13,9 @@ import msgspec
 
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.options import RankEngineOptions
+from services.worker.orchestrator.orders.rank_adapters import RankAdapters
+from services.worker.orchestrator.orders.rank_blocks import RankBlocks
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess, status_row
-from services.worker.orchestrator.rank_blocks import RankBlocks
 from services.worker.orchestrator.rank_link import RankLink
 from services.worker.orchestrator.rank_start import RankStart
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
@@ -22,6 +23,7 @@ from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.running_steps import RunningSteps
 from services.worker.orchestrator.time_limits import StepLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
+from services.worker.rank_protocol.adapters import AdapterLoaded, LoadAdapter
 from services.worker.rank_protocol.failures import EngineFailed, Failure, engine_error
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
 from services.worker.rank_protocol.plan import EngineInfo, StepPlan, StepResult
@@ -58,6 +60,7 @@ class RankEngine:
         )
         self._links: list[RankLink] = []
         self._blocks = RankBlocks(self._on_kv_end)
+        self._adapters = RankAdapters()
         self.tracing = RankTracing()
         self._loading = RankStart(self._processes, self._run.tensor_parallel, self._fail)
         self._failure: Failure | None = _NEW
@@ -136,6 +139,12 @@ class RankEngine:
         if self._failure:
             raise engine_error(self._failure)
         return self._blocks.fetch_blocks(order)
+
+    def load_adapter(self, order: LoadAdapter) -> asyncio.Future[AdapterLoaded]:
+        """Send the order to all ranks."""
+        if self._failure:
+            raise engine_error(self._failure)
+        return self._adapters.load_adapter(self._links, order)
 
     def watch_store(self, on_stored: Callable[[StoreResult], None]) -> None:
         """See `Engine`."""
@@ -241,6 +250,8 @@ class RankEngine:
             self._loading.note_ready(process.rank, msgspec.msgpack.decode(body, type=RankReady))
         elif kind in {FrameKind.PONG, FrameKind.TRACED}:
             self.tracing.on_frame(process.rank, kind, body)
+        elif kind is FrameKind.ADAPTER_LOADED:
+            self._adapters.take_answer(body)
         elif len(self._steps):  # else the engine failed a moment ago
             self._steps.finish_oldest(self._result.decode(body))
 
@@ -272,6 +283,7 @@ class RankEngine:
         if self._links and report:
             self._processes.kill_ranks()
         self._blocks.detach_ranks(engine_error(failure))
+        self._adapters.fail_all(engine_error(failure))
         is_awaited = self._steps.fail_all(failure) | self._loading.fail_wait(failure)
         if report and not is_awaited and self._on_idle_failure is not None:
             self._on_idle_failure()

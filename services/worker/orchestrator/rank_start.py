@@ -93,5 +93,6 @@ class RankStart:
             window=first.window,
             block_bytes=min(rank.block_bytes for rank in ranks),
             sliding_bytes=min(rank.sliding_bytes for rank in ranks),
+            adapters=all(rank.adapters for rank in ranks),
             ranks=[rank.info for rank in ranks],
         )

@@ -16,9 +16,10 @@ class LoadAdapter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     Attributes:
         slot: From 0; ranks take any number, and the leader bounds their memory.
-        source: Directory (PEFT) or file (GGUF), as this host sees it.
+        source: Directory (PEFT) or file (GGUF), as this host sees it; empty: the slot is emptied.
         fingerprint: Of its content; ranks refuse another one.
-        after_step: As in `FetchBlocks`: the slot is not changed before this step has begun.
+        after_step: The last step that was submitted before: steps up to it run with what the slot had, and
+            the memory of that is free when a later one begins.
     """
 
     order_id: int

@@ -43,6 +43,8 @@ class FrameKind(IntEnum):
     PONG = 14  # such a rank: Pong
     TRACE = 15  # leader: TraceOrder
     TRACED = 16  # rank: TracePiece
+    LOAD_ADAPTER = 17  # leader: LoadAdapter
+    ADAPTER_LOADED = 18  # rank: AdapterLoaded
 
 
 class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -94,6 +96,7 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         kv_cache_bytes: Size of this rank's part of the KV cache.
         block_bytes: Memory of one of its blocks that it gives back when it is vacated.
         sliding_bytes: The same of a sliding block.
+        adapters: Whether it computes with adapters.
     """
 
     info: RankInfo
@@ -109,6 +112,7 @@ class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     window: int = 0
     block_bytes: int = 0
     sliding_bytes: int = 0
+    adapters: bool = False
 
 
 class RankFailed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

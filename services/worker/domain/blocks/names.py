@@ -1,7 +1,7 @@
 """Names the full blocks of sequences by their content; sequences share blocks of the same name.
 
-Names are chains of content hashes (`shared/kv_hash.py`); the tenant is in their root unless all tenants
-share. Without names nothing is shared: that is how the prefix cache is switched off.
+Names are chains of content hashes (`shared/kv_hash.py`); the adapter is in their root, and the tenant unless
+all tenants share. Without names nothing is shared: that is how the prefix cache is switched off.
 """
 
 from collections.abc import Iterator
@@ -13,6 +13,14 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared import kv_hash
 
 PrefixSharing = Literal["tenant", "all", "off"]
+
+
+def weights_fingerprint(base: str, adapter: str) -> str:
+    """Returns the name of the weights that a base and an adapter are together; `adapter` empty: the base.
+
+    Keys and values depend on both, and so does each token that follows.
+    """
+    return f"{base}+{adapter}" if adapter else base
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,7 +44,8 @@ class BlockNames:
         if not names and sequence.first is not None:
             names += self.of(sequence.first)[: sequence.prompt_len // BLOCK_SIZE]
         begin = len(names) * BLOCK_SIZE
-        parent = names[-1] if names else self._root(sequence.tenant)
+        adapter = "" if sequence.adapter is None else sequence.adapter.fingerprint
+        parent = names[-1] if names else self._root(sequence.tenant, adapter)
         for start in range(begin, full * BLOCK_SIZE, BLOCK_SIZE):
             parent = kv_hash.extend(parent, tokens[start : start + BLOCK_SIZE])
             names.append(parent)
@@ -46,28 +55,29 @@ class BlockNames:
         """Returns the names of the blocks that a sequence may find computed."""
         return [] if sequence.computes_all else self.of(sequence)
 
-    def of_tokens(self, tokens: list[int], tenant: str) -> list[bytes]:
-        """Returns the names of all blocks that a tenant's tokens fill."""
+    def of_tokens(self, tokens: list[int], tenant: str, adapter: str = "") -> list[bytes]:
+        """Returns the names of all blocks that a tenant's tokens fill; `adapter`: its fingerprint."""
         names: list[bytes] = []
         if self.sharing == "off":
             return names
-        parent = self._root(tenant)
+        parent = self._root(tenant, adapter)
         for end in range(BLOCK_SIZE, len(tokens) + 1, BLOCK_SIZE):
             parent = kv_hash.extend(parent, tokens[end - BLOCK_SIZE : end])
             names.append(parent)
         return names
 
-    def of_packed(self, token_ids: bytes, tenant: str) -> Iterator[bytes]:
-        """Yields the names of all blocks that a tenant's packed tokens fill."""
+    def of_packed(self, token_ids: bytes, tenant: str, adapter: str = "") -> Iterator[bytes]:
+        """Yields the names of all blocks that a tenant's packed tokens fill; `adapter`: its fingerprint."""
         if self.sharing == "off":
             return
-        name = self._root(tenant)
+        name = self._root(tenant, adapter)
         for end in range(kv_hash.BLOCK_BYTES, len(token_ids) + 1, kv_hash.BLOCK_BYTES):
             name = kv_hash.extend_packed(name, token_ids[end - kv_hash.BLOCK_BYTES : end])
             yield name
 
-    def _root(self, tenant: str) -> bytes:
-        return kv_hash.root(self.fingerprint, self.kv_format, tenant if self.sharing == "tenant" else "")
+    def _root(self, tenant: str, adapter: str) -> bytes:
+        weights = weights_fingerprint(self.fingerprint, adapter)
+        return kv_hash.root(weights, self.kv_format, tenant if self.sharing == "tenant" else "")
 
 
 UNNAMED = BlockNames("", sharing="off")

@@ -56,7 +56,10 @@ class Preemption:
         waiting, running, blocks = queues.waiting, queues.running, queues.blocks
         if not waiting or not running or waiting[0].priority <= running[-1].priority:
             return
-        first, names = waiting[0], self._names.to_find(waiting[0])
+        first = queues.first_admissible()
+        if first is None or first.priority <= running[-1].priority:
+            return
+        names = self._names.to_find(first)
         if first.pending or queues.is_coming(first, names):
             return  # it could not come in now, and another sequence would take what is freed
         full_tenant = queues.running_of[first.party] >= self._most  # only its own can make way for it

@@ -10,6 +10,8 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from services.worker.domain.adapters.adapter_admission import AdapterAdmission
+from services.worker.domain.adapters.pool import AdapterPool
 from services.worker.domain.blocks.fetches import BlockFetch
 from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.names import UNNAMED, BlockNames
@@ -20,6 +22,7 @@ from services.worker.domain.constraints.pending_masks import PendingMasks
 from services.worker.domain.scheduling.admission import Admission
 from services.worker.domain.scheduling.background import BackgroundPace, only_background
 from services.worker.domain.scheduling.crash_trials import CrashTrials
+from services.worker.domain.scheduling.fetch_booking import book_fetch, give_up_fetch
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance, book_prompts
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
@@ -50,7 +53,8 @@ class Scheduler:
         names: Of blocks; without them nothing is shared.
         write_behind: Knows which blocks are stored, and which are to be.
         costs: Of fetching and of computing.
-        clock: Returns monotonic seconds, for `costs`.
+        clock: Returns monotonic seconds.
+        adapters: Slots of the engine for adapters; None: it computes with none.
     """
 
     def __init__(
@@ -62,10 +66,12 @@ class Scheduler:
         write_behind: WriteBehind | None = None,
         costs: TransferCostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
+        adapters: AdapterPool | None = None,
     ) -> None:
         self.blocks = blocks
         self.limits = limits
-        self.queues = SequenceQueues(blocks)
+        self.queues = SequenceQueues(blocks, adapters)
+        self.adapters = AdapterAdmission(self.queues, preempts=names.sharing != "off")
         self.waiting, self.running = self.queues.waiting, self.queues.running
         self.write_behind = write_behind or WriteBehind()
         self.costs = costs or TransferCostModel(limits.token_budget)
@@ -143,10 +149,11 @@ class Scheduler:
 
     def plan(self) -> StepPlan:
         """Returns the plan of the next step."""
-        behind = self.write_behind
+        behind, now = self.write_behind, self._clock()
+        self.adapters.prepare_step(now)
         # copies are planned before a block may go to another sequence
         store = behind.take(self.blocks) if behind.has_work else []
-        draft = self._planner.draft_step(self._clock())
+        draft = self._planner.draft_step(now)
         vacated = self.blocks.take_vacated()
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.chunks or release or store or vacated.blocks or vacated.sliding)
@@ -204,33 +211,29 @@ class Scheduler:
         """Fetches in flight, and the blocks that they bring."""
         return len(self.queues.fetches), self.queues.fetches.num_blocks
 
-    def take_fetches(self) -> list[BlockFetch]:
-        """Returns what has to be fetched now, into blocks that no later plan names until the fetch is done.
+    @property
+    def order_step(self) -> int:
+        """The step that has to begin before ranks may change what left the steps that follow; -1: wait.
 
-        Earlier plans may name them: steps in flight still write to blocks whose sequences left, and the last
-        plan may copy blocks that were freed at once. So ranks wait until they begin with the last plan, when
-        all steps before it are done. If that plan had nothing to compute, nothing is returned while steps are
-        in flight.
+        Earlier plans may name blocks and slots that were freed: steps in flight still write to blocks whose
+        sequences left, and the last plan may copy blocks that were freed at once. So ranks wait until they
+        begin with the last plan, when all steps before it are done. If that plan had nothing to compute,
+        nothing may be ordered while steps are in flight.
         """
-        if self._in_flight and not self._planned:
-            return []
-        return self.queues.fetches.take(self._step_id)
+        return -1 if self._in_flight and not self._planned else self._step_id
+
+    def take_fetches(self) -> list[BlockFetch]:
+        """Returns what has to be fetched now, into blocks that no later plan names before that is done."""
+        step = self.order_step
+        return self.queues.fetches.take(step) if step >= 0 else []
 
     def fetched(self, fetch_id: int, count: int) -> None:
         """Books a fetch that brought its first `count` blocks; its sequence computes the rest."""
-        fetch = self.queues.fetched(fetch_id, count)
-        if fetch is None:
-            return
-        self.write_behind.found(fetch.names[:count])
-        self.write_behind.forget(fetch.names[count:])
-        if fetch.sequence is not None and count < len(fetch.names) and self.blocks.sliding is not None:
-            self._compute_anew(fetch)  # the window before the first missing block was not fetched
+        book_fetch(self.queues, self.write_behind, fetch_id, count)
 
     def give_up(self, fetch_id: int) -> None:
         """Gives up a fetch that takes too long: its sequence computes everything, in other blocks."""
-        fetch = self.queues.fetches.get(fetch_id)
-        if fetch is not None:
-            self._compute_anew(fetch)
+        give_up_fetch(self.queues, fetch_id)
 
     def apply_prompts(self, result: StepResult) -> list[PromptAdvance]:
         """Books what the oldest step in flight has brought of prompts; to be called before `apply`."""
@@ -292,9 +295,3 @@ class Scheduler:
         """Raises `AssertionError` when queues, blocks, sequences and steps in flight do not agree."""
         self.queues.check_invariants()
         check_steps(self._in_flight, self.running, self.waiting)
-
-    def _compute_anew(self, fetch: BlockFetch) -> None:
-        """Lets the sequence that waits for a fetch begin again, without asking the store."""
-        if fetch.sequence is not None:
-            fetch.sequence.stored = -1
-            self.queues.preempt(fetch.sequence)

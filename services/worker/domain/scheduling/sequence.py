@@ -9,8 +9,10 @@ import math
 from dataclasses import dataclass, field
 from enum import Enum
 
+from services.worker.domain.adapters.sequence_adapter import SequenceAdapter
 from services.worker.domain.constraints.forced_text import RepeatedText
 from services.worker.domain.generation.token_constraint import TokenConstraint
+from services.worker.rank_protocol.adapters import NO_ADAPTER
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
 from shared.messages import EmbeddingOptions, FinishReason
@@ -66,6 +68,9 @@ class Sequence:
         repeated: Counts its first tokens that only repeat the end of a text that was given; None: none does.
         repeated_tokens: Such tokens so far; they are no output.
         timeline: When its request passed the parts of the leader.
+        adapter: What it runs with beside the base; None: nothing.
+        slot: That of its adapter while it runs.
+        entered_with: Its output tokens when it came in.
     """
 
     request_id: str  # the leader's key of it, see `request_key`
@@ -109,6 +114,9 @@ class Sequence:
     run_start: int = FIRST
     repeated: RepeatedText | None = None
     repeated_tokens: int = 0
+    adapter: SequenceAdapter | None = None
+    slot: int = NO_ADAPTER
+    entered_with: int = 0
 
     def __post_init__(self) -> None:
         self.order = (-self.priority, self.arrival)
@@ -200,4 +208,5 @@ class Sequence:
             eos_ids=sorted(self.eos_ids),
             embedding=self.embedding,
             scored=self.scored,
+            adapter=self.slot,
         )

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
+from services.worker.domain.adapters.adapter_queue import AdapterQueue
+from services.worker.domain.adapters.pool import AdapterPool
 from services.worker.domain.blocks.fetches import BlockFetch, BlockFetches
 from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.pool import blocks_for
@@ -56,18 +58,20 @@ class SequenceQueues:
     Attributes:
         waiting: Sequences that wait.
         running: Sequences that run.
-        waiting_of: The waiting sequences of each tenant.
+        waiting_of: The waiting sequences of each tenant, without those whose adapter is not loaded.
         running_of: How many sequences of each tenant run.
         release: seq_ids that the next plan releases at the ranks.
         coming: Names of blocks that a running sequence is about to compute, to the first such sequence.
+        adapters: Sequences with an adapter, and the adapters that are loaded.
         fetches: Blocks that come from the store; a running sequence that waits for some is not computed.
         num_preemptions: Sequences preempted so far.
         last_seq_id: Number of the sequence that ran last; the ranks know sequences by these.
         earliest_deadline: A lower bound of all deadlines, in monotonic seconds.
     """
 
-    def __init__(self, blocks: BlockManager) -> None:
+    def __init__(self, blocks: BlockManager, adapters: AdapterPool | None = None) -> None:
         self.blocks = blocks
+        self.adapters = AdapterQueue(adapters or AdapterPool(0))
         self.waiting: list[Sequence] = []
         self.running: list[Sequence] = []
         self.waiting_of: dict[str, list[Sequence]] = {}
@@ -97,6 +101,7 @@ class SequenceQueues:
         insort(self.running, sequence, key=ORDER)
         self.running_of[sequence.party] += 1
         sequence.phase = SequencePhase.RUNNING
+        self.adapters.enter(sequence)
         sequence.computed = sequence.planned = cached
         sequence.new_blocks = list(self.blocks.table(seq_id))
         sequence.capacity = len(sequence.new_blocks) * BLOCK_SIZE
@@ -104,6 +109,23 @@ class SequenceQueues:
         for name in names[cached // BLOCK_SIZE :]:
             self.coming.setdefault(name, sequence)
         return True
+
+    def first_admissible(self) -> Sequence | None:
+        """Returns the first waiting sequence whose adapter is loaded; None if there is none."""
+        for sequence in self.waiting:
+            if self.adapters.admits(sequence):
+                return sequence
+        return None
+
+    def admit_adapter(self, fingerprint: str) -> None:
+        """Lets admission see the sequences that wait with an adapter, which is loaded now."""
+        for sequence in self.adapters.waiting.get(fingerprint, ()):
+            insort(self.waiting_of.setdefault(sequence.party, []), sequence, key=ORDER)
+
+    def hold_adapter(self, fingerprint: str) -> None:
+        """Hides the sequences that wait with an adapter from admission."""
+        for sequence in self.adapters.waiting.get(fingerprint, ()):
+            self._remove_of_party(sequence)
 
     def is_coming(self, sequence: Sequence, names: list[bytes]) -> bool:
         """Whether a sequence before it in order is about to compute the first block that it lacks."""
@@ -192,7 +214,8 @@ class SequenceQueues:
                 raise AssertionError(f"a sequence of request {sequence.request_id} waits and runs")
         if self.running_of != Counter(s.party for s in self.running):
             raise AssertionError(f"the running places of tenants are counted wrong: {self.running_of}")
-        counts = Counter(s.party for s in self.waiting)
+        self.adapters.check_invariants(self.waiting, self.running)
+        counts = Counter(s.party for s in self.waiting if self.adapters.admits(s))
         if {tenant: len(queue) for tenant, queue in self.waiting_of.items()} != counts:
             raise AssertionError("the waiting sequences of tenants are not those that wait")
         if len({s.seq_id for s in self.running}) != len(self.running) or self._out_of_order():
@@ -208,10 +231,17 @@ class SequenceQueues:
     def _wait(self, sequence: Sequence) -> None:
         sequence.phase = SequencePhase.WAITING
         insort(self.waiting, sequence, key=ORDER)
-        insort(self.waiting_of.setdefault(sequence.party, []), sequence, key=ORDER)
+        self.adapters.wait(sequence)
+        if self.adapters.admits(sequence):
+            insort(self.waiting_of.setdefault(sequence.party, []), sequence, key=ORDER)
 
     def _stop_waiting(self, sequence: Sequence) -> None:
         _remove(self.waiting, sequence)
+        self.adapters.stop_waiting(sequence)
+        if self.adapters.admits(sequence):
+            self._remove_of_party(sequence)
+
+    def _remove_of_party(self, sequence: Sequence) -> None:
         of_tenant = self.waiting_of[sequence.party]
         _remove(of_tenant, sequence)
         if not of_tenant:
@@ -220,6 +250,7 @@ class SequenceQueues:
     def _leave(self, sequence: Sequence) -> None:
         """Ends the running of a sequence: closes its table, and lets the next plan release it."""
         _remove(self.running, sequence)
+        self.adapters.leave(sequence)
         self.running_of[sequence.party] -= 1
         if not self.running_of[sequence.party]:
             del self.running_of[sequence.party]

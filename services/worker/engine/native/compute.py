@@ -15,6 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.adapters.description import AdapterError
+from services.worker.engine.adapters.weights import AdapterWeights
 from services.worker.engine.cold_zone import ColdZone
 from services.worker.engine.collectives.base import CollectiveError, Collectives
 from services.worker.engine.config.model import ModelConfig
@@ -32,7 +34,7 @@ from services.worker.engine.native.recent_window import RecentWindow
 from services.worker.engine.native.structs.forward import ForwardBatch, OpTrace
 from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.plain.rope import RotaryEmbedding
-from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest
+from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest, PreparedAdapter
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
 from services.worker.engine.rank.sequences import SequenceState
@@ -100,6 +102,7 @@ class NativeCompute:
         self.times = ComputeTimes()
         self.progress = Progress()
         self.prompts = PromptOutputs()
+        self.adapts = False
         self.likeliest: FindLikeliest | None = None
         self.spans: OpSpans | None = None
         self._kernels = kernels
@@ -151,6 +154,13 @@ class NativeCompute:
         if not logits:
             return None
         return logits[0] if len(logits) == 1 else torch.cat(logits)
+
+    def prepare_adapter(self, weights: AdapterWeights) -> PreparedAdapter:
+        """See `Compute`."""
+        raise AdapterError("the compiled kernels compute without adapters; set kernels=plain")
+
+    def set_adapter(self, slot: int, prepared: PreparedAdapter | None) -> None:
+        """See `Compute`; slots are empty."""
 
     def close(self) -> None:
         """Ends the threads; the object is unusable then."""

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 
 from services.worker.engine.plain.placement import Placement
+from services.worker.engine.rank.sequences import Ints
 from services.worker.rank_protocol.page_policy import PagePolicy
 
 
@@ -97,6 +98,7 @@ class PlainBatch:
         attention_metadata: By the windows of the model's layers (0: no window).
         prompt_rows: Tokens whose rows prompts want (`SequenceState.prompt_rows`), in the order of the chunks.
         sliding_slots: Of the layers with a sliding window, where these have a pool of their own.
+        adapters: The slot of each token's adapter, or `NO_ADAPTER`; None: all are of the base.
     """
 
     token_ids: Tensor
@@ -106,6 +108,7 @@ class PlainBatch:
     attention_metadata: dict[int, AttentionMetadata]
     prompt_rows: Tensor | None = None
     sliding_slots: Tensor | None = None
+    adapters: Ints | None = None
 
     def slots_of(self, window: int) -> Tensor:
         """The slots in layers of that window."""
@@ -146,4 +149,5 @@ class PlainBatch:
             },
             prompt_rows=None if self.prompt_rows is None else self.prompt_rows.to(device),
             sliding_slots=None if self.sliding_slots is None else self.sliding_slots.to(device),
+            adapters=self.adapters,
         )

@@ -83,6 +83,7 @@ def make_batch(
         },
         prompt_rows=torch.tensor(prompt_rows, dtype=torch.int64) if prompt_rows else None,
         sliding_slots=None if windowed is None else torch.from_numpy(_slots(at, sizes, windowed)),
+        adapters=np.repeat(np.array([state.adapter for state in ordered], np.int64), sizes),
     )
 
 

@@ -8,6 +8,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.engine.adapters.plain_rows import HEAD_LAYER, PlainAdapter, RowAdapters, row_adapters
+from services.worker.engine.adapters.weights import AdapterWeights
 from services.worker.engine.config.layer import ExpertsConfig
 from services.worker.engine.kv_transfer.kv_blocks import PlainBlocks
 from services.worker.engine.plain.batch import ReadRange
@@ -17,11 +19,12 @@ from services.worker.engine.plain.model import Decoder
 from services.worker.engine.plain.placement import CPU
 from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.plain.tiles import in_tiles, make_tiles
-from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest
+from services.worker.engine.rank.compute import CacheBlocks, ComputeTimes, FindLikeliest, PreparedAdapter
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
-from services.worker.engine.rank.sequences import SequenceState
+from services.worker.engine.rank.sequences import Ints, SequenceState
 from services.worker.engine.rank.shared_pages import Progress
+from services.worker.rank_protocol.adapters import NO_ADAPTER
 from services.worker.rank_protocol.page_policy import PagePolicy
 from services.worker.rank_protocol.plan import ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes
@@ -59,6 +62,8 @@ class PlainCompute:
         self.times = ComputeTimes()
         self.prompts = PromptOutputs()
         self.vacated_bytes = (0, 0)
+        self.adapts = True
+        self._adapters: dict[int, PlainAdapter] = {}
         self._model = model
         self.cache = cache
         self._tiled = tiled
@@ -87,6 +92,24 @@ class PlainCompute:
     def vacate(self, ranges: Sequence[tuple[int, int]], sliding_ranges: Sequence[tuple[int, int]]) -> None:
         """Gives nothing back: see `vacated_bytes`."""
 
+    def prepare_adapter(self, weights: AdapterWeights) -> PlainAdapter:
+        """See `Compute`."""
+        return PlainAdapter.prepare(
+            weights,
+            self._model.config,
+            rank=self.collectives.rank,
+            world=self.collectives.world,
+            placement=self._model.placement,
+        )
+
+    def set_adapter(self, slot: int, prepared: PreparedAdapter | None) -> None:
+        """See `Compute`."""
+        if prepared is None:
+            self._adapters.pop(slot, None)
+        else:
+            assert isinstance(prepared, PlainAdapter)  # of `prepare_adapter`
+            self._adapters[slot] = prepared
+
     def forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """See `Compute`."""
         with torch.inference_mode():
@@ -111,13 +134,21 @@ class PlainCompute:
         """The logits where they were computed."""
         if self.spans is not None:
             self._layer, self._layer_ns = 0, time.monotonic_ns()
-        plain = any(state.wants_rows for state in states)
+        plain = any(state.wants_rows or state.adapter != NO_ADAPTER for state in states)
         if self._graphs is not None and not plain and self._graphs.can_replay(chunks):
             return self._graphs.forward(chunks, states)
         hidden, samples, prompts = self._run(chunks, states)
         if len(prompts):
             self._take_prompts(hidden[prompts], chunks, states)
-        return self._by_rows(self._logits, hidden[samples]) if len(samples) else None
+        if not len(samples):
+            return None
+        sampling = [
+            state.adapter
+            for part, state in zip(chunks, states, strict=True)
+            if state.samples(part)
+            for _ in range(1 + part.drafts)
+        ]
+        return self._logits(hidden[samples], np.array(sampling, np.int64))
 
     def _on_host(self, logits: Tensor) -> Tensor:
         """Copies logits to the CPU, from a GPU into one pinned buffer: a copy into new memory is slow."""
@@ -143,19 +174,31 @@ class PlainCompute:
         """The stream after the last layer, and which of its rows are sampled and wanted by prompts."""
         if self._tiled:
             step = make_tiles(chunks, states, self._read_range, self.sizes)
-            hidden = [self._model.hidden_states(tile, self.cache) for tile in step.tiles]
+            hidden = [
+                self._model.hidden_states(tile, self.cache, self._rows(tile.adapters)) for tile in step.tiles
+            ]
             return torch.cat(hidden), step.sample_rows, step.prompt_rows
         batch = make_batch(chunks, states, self._read_range, sliding=self.sizes.num_sliding > 0)
         if self._model.placement != CPU:
             batch = batch.to(self._model.placement)
         prompts = batch.sample_rows[:0] if batch.prompt_rows is None else batch.prompt_rows
-        return self._model.hidden_states(batch, self.cache), batch.sample_rows, prompts
+        hidden_rows = self._model.hidden_states(batch, self.cache, self._rows(batch.adapters))
+        return hidden_rows, batch.sample_rows, prompts
 
-    def _by_rows(self, compute: Callable[[Tensor], Tensor | None], rows: Tensor) -> Tensor | None:
-        return in_tiles(compute, rows) if self._tiled else compute(rows)
+    def _rows(self, slots: Ints | None) -> RowAdapters | None:
+        return row_adapters(slots, self._adapters, self._model.placement.device)
 
-    def _logits(self, hidden: Tensor) -> Tensor | None:
-        return self._model.head(self._model.norm(hidden))
+    def _by_rows(self, compute: Callable[[Tensor, slice], Tensor | None], rows: Tensor) -> Tensor | None:
+        return in_tiles(compute, rows) if self._tiled else compute(rows, slice(None))
+
+    def _logits(self, hidden: Tensor, slots: Ints) -> Tensor | None:
+        """Logits of rows whose adapters are in these slots."""
+
+        def compute(rows: Tensor, which: slice) -> Tensor | None:
+            own = self._rows(slots[which])
+            return self._model.head(self._model.norm(rows), None if own is None else own.of_layer(HEAD_LAYER))
+
+        return self._by_rows(compute, hidden)
 
     def _take_prompts(
         self, rows: Tensor, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]
@@ -170,9 +213,9 @@ class PlainCompute:
                 begin += len(now)
                 logits = None
                 if state.embedding is None:  # all ranks gather
-                    logits = self._by_rows(self._logits, own)
+                    logits = self._logits(own, np.full(len(own), state.adapter, np.int64))
                     logits = None if logits is None else logits.to(torch.float32).cpu()
                 if self.collectives.rank == 0:
-                    hidden = self._by_rows(self._model.norm, own)
+                    hidden = self._by_rows(lambda part, _: self._model.norm(part), own)
                     assert hidden is not None
                     self.prompts.take_rows(state, now.start, hidden.to(torch.float32).cpu(), logits)

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
+from services.worker.engine.adapters.plain_rows import LayerAdapters, RowAdapters
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights, MlpWeights, NormWeights
 from services.worker.engine.checkpoint.weight_files import Checkpoint
@@ -61,6 +62,7 @@ class DecoderLayer:
     def __init__(self, source: WeightSource, config: ModelConfig, index: int, placement: Placement) -> None:
         weights = placed(load_layer(source, config, index, placement.dtype), placement)
         layer = self.config = config.layers[index]
+        self.index = index
         self.input_norm = optional_norm(layer.input_norm, weights.input_norm)
         attention = Attention if layer.attention.latent is None else LatentAttention
         self.attention = attention(weights.attention, layer.attention, config, source.collectives)
@@ -70,21 +72,33 @@ class DecoderLayer:
         self.post_mlp_norm = optional_norm(layer.post_mlp_norm, weights.post_mlp_norm)
 
     def __call__(
-        self, hidden: Tensor, rotations: Rotations, batch: PlainBatch, cache: PlainLayerCache
+        self,
+        hidden: Tensor,
+        rotations: Rotations,
+        batch: PlainBatch,
+        cache: PlainLayerCache,
+        rows: RowAdapters | None = None,
     ) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
+        adapters = None if rows is None else rows.of_layer(self.index)
         normed = _after(self.input_norm, hidden)
-        mixed = _after(self.post_attention_norm, self.attention(normed, rotations, batch, cache))
+        mixed = self.attention(normed, rotations, batch, cache, adapters)
+        mixed = _after(self.post_attention_norm, mixed)
         if self.config.parallel:
             fed = normed if self.mlp_norm is None else self.mlp_norm(hidden)
-            mixed = mixed + _after(self.post_mlp_norm, self.mlp(fed))
+            mixed = mixed + _after(self.post_mlp_norm, self._feed(fed, adapters))
             return self._add(hidden, mixed)
         hidden = self._add(hidden, mixed)
-        return self._add(hidden, _after(self.post_mlp_norm, self.mlp(_after(self.mlp_norm, hidden))))
+        fed = self._feed(_after(self.mlp_norm, hidden), adapters)
+        return self._add(hidden, _after(self.post_mlp_norm, fed))
 
     def attends_in_place(self, cache: PlainLayerCache) -> bool:
         """Whether a kernel reads the keys of decodes where they are."""
         return cache.kernels is not None and self.attention.rules.plain
+
+    def _feed(self, hidden: Tensor, adapters: LayerAdapters | None) -> Tensor:
+        # adapters of experts are refused
+        return self.mlp(hidden, adapters) if isinstance(self.mlp, Mlp) else self.mlp(hidden)
 
     def _add(self, hidden: Tensor, more: Tensor) -> Tensor:
         scale = self.config.residual_scale
@@ -139,7 +153,7 @@ class Decoder:
         hidden = self.hidden_states(batch, cache)
         return self.head(self.norm(hidden[batch.sample_rows])) if len(batch.sample_rows) else None
 
-    def hidden_states(self, batch: PlainBatch, cache: KVCache) -> Tensor:
+    def hidden_states(self, batch: PlainBatch, cache: KVCache, rows: RowAdapters | None = None) -> Tensor:
         """The residual stream after the last layer, before the last norm, [tokens, hidden]."""
         rotations = {rope: rotary.at(batch.positions) for rope, rotary in self.rotaries.items()}
         hidden = self.embedding(batch.token_ids)
@@ -148,7 +162,7 @@ class Decoder:
         if self.positions is not None:
             hidden = hidden + self.positions[batch.positions]
         for layer, layer_cache in zip(self.layers, cache.layers, strict=True):
-            hidden = layer(hidden, rotations, batch, layer_cache)
+            hidden = layer(hidden, rotations, batch, layer_cache, rows)
             self.after_layer()
         return hidden
 

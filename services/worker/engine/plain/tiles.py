@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from services.worker.engine.plain.batch import AttentionMetadata, DecodeGroup, PlainBatch, ReadRange
 from services.worker.engine.plain.batch_builder import decode_group, table_of
-from services.worker.engine.plain.layers.linears import TILE_ROWS
+from services.worker.engine.plain.tile_rows import TILE_ROWS, padded_rows
 from services.worker.engine.rank.sequences import SequenceState
+from services.worker.rank_protocol.adapters import NO_ADAPTER
 from services.worker.rank_protocol.plan import BLOCK_SIZE, ScheduledChunk
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 
@@ -67,20 +67,26 @@ def make_tiles(
     )
 
 
-def in_tiles(compute: Callable[[Tensor], Tensor | None], rows: Tensor) -> Tensor | None:
-    """What a function of each row makes of rows [rows, ...], a tile at a time; None if it makes nothing."""
-    padded = F.pad(rows, (0, 0, 0, -len(rows) % TILE_ROWS))
-    parts = [compute(padded[begin : begin + TILE_ROWS]) for begin in range(0, len(padded), TILE_ROWS)]
+def in_tiles(compute: Callable[[Tensor, slice], Tensor | None], rows: Tensor) -> Tensor | None:
+    """What a function of each row makes of rows [rows, ...], a tile at a time; None if it makes nothing.
+
+    Args:
+        compute: Gets a tile, and which of the rows are in it.
+    """
+    padded = padded_rows(rows)
+    tiles = [slice(begin, begin + TILE_ROWS) for begin in range(0, len(padded), TILE_ROWS)]
+    parts = [compute(padded[tile], tile) for tile in tiles]
     made = [part for part in parts if part is not None]
     return torch.cat(made)[: len(rows)] if made else None
 
 
 def _tile(rows: Sequence[tuple[SequenceState, int]], read_range: ReadRange, sizes: PoolSizes) -> PlainBatch:
     token_ids, positions = np.zeros((2, TILE_ROWS), np.int64)
+    adapters = np.full(TILE_ROWS, NO_ADAPTER, np.int64)
     slots, sliding_slots = (np.full(TILE_ROWS, spare * BLOCK_SIZE, np.int64) for spare in sizes)
     sliding = sizes.num_sliding > 0
     for row, (state, at) in enumerate(rows):
-        token_ids[row], positions[row] = state.tokens.view[at], at
+        token_ids[row], positions[row], adapters[row] = state.tokens.view[at], at, state.adapter
         slots[row] = state.table.view[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE
         if sliding:
             sliding_slots[row] = state.sliding.view[at // BLOCK_SIZE] * BLOCK_SIZE + at % BLOCK_SIZE
@@ -107,6 +113,7 @@ def _tile(rows: Sequence[tuple[SequenceState, int]], read_range: ReadRange, size
             for window in read_range.windows
         },
         sliding_slots=torch.from_numpy(sliding_slots) if sliding else None,
+        adapters=adapters,
     )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from services.worker.engine.adapters.weights import AdapterWeights
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.rank.op_spans import OpName, OpSpans
 from services.worker.engine.rank.prompt_outputs import PromptOutputs
@@ -71,6 +72,15 @@ class ComputeTimes:
     attention_s: float = 0.0
 
 
+class PreparedAdapter(Protocol):
+    """An adapter in the layout that a `Compute` reads; only the one that made it takes it."""
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory that it takes."""
+        ...
+
+
 # chunks and states as for `Compute.forward`
 FindLikeliest = Callable[[Sequence[ScheduledChunk], Sequence[SequenceState]], NDArray[np.int64] | None]
 
@@ -87,6 +97,7 @@ class Compute(Protocol):
         op_names: The ops, by their indices in `spans`.
         prompts: On rank 0 it takes the rows that prompts want; the caller collects them after each call.
         vacated_bytes: Memory of a block, and of a sliding block, that `vacate` gives back; 0: none.
+        adapts: Whether it computes with adapters; if not, no sequence has one.
         likeliest: As `forward`, but returns the likeliest token of each row, of equal ones the lowest, and -1
             where the largest logit is no finite number. None: logits are on the CPU at no cost.
     """
@@ -98,6 +109,7 @@ class Compute(Protocol):
     progress: Progress
     prompts: PromptOutputs
     vacated_bytes: tuple[int, int]
+    adapts: bool
     likeliest: FindLikeliest | None
     spans: OpSpans | None
     op_names: list[OpName]
@@ -111,6 +123,14 @@ class Compute(Protocol):
         """
         ...
 
+    def prepare_adapter(self, weights: AdapterWeights) -> PreparedAdapter:
+        """Copies an adapter to where and how it is computed with; any thread may call it, beside steps."""
+        ...
+
+    def set_adapter(self, slot: int, prepared: PreparedAdapter | None) -> None:
+        """Puts an adapter into a slot, or empties it; between steps, in the thread of `forward`."""
+        ...
+
     def forward(self, chunks: Sequence[ScheduledChunk], states: Sequence[SequenceState]) -> Tensor | None:
         """Computes the chunks, whose states include them already, and caches their keys and values.
 
@@ -120,5 +140,6 @@ class Compute(Protocol):
 
         Raises:
             CollectiveError: Another rank is gone.
+            PlanError: The slot of a sequence (`SequenceState.adapter`) is empty.
         """
         ...

@@ -17,6 +17,7 @@ import msgspec
 import structlog
 import torch
 
+from services.worker.engine.adapters.loader import AdapterLoader
 from services.worker.engine.checkpoint.fingerprint import fingerprint
 from services.worker.engine.checkpoint.memory_check import MemoryShort, ran_out
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
@@ -36,14 +37,14 @@ from services.worker.engine.rank.process import lower_priority
 from services.worker.engine.rank.runner import AwaitMasks, Runner
 from services.worker.engine.rank.sequences import PlanError
 from services.worker.engine.rank.shared_pages import Progress, StepRecorder
-from services.worker.engine.rank.step_inbox import LeaderGone, StepInbox
+from services.worker.engine.rank.step_inbox import LeaderGone, LeaderSocket, StepInbox
 from services.worker.engine.rank.step_tracer import StepTracer
 from services.worker.engine.sampling.native_draws import NativeDraws
+from services.worker.rank_protocol.adapters import LoadAdapter
 from services.worker.rank_protocol.kv_messages import KVParts
 from services.worker.rank_protocol.plan import RankInfo
 from services.worker.rank_protocol.rank_messages import (
     FrameKind,
-    FrameReader,
     RankConfig,
     RankFailed,
     RankReady,
@@ -76,12 +77,13 @@ def serve(
     # collectives are closed after the report, so that the leader hears the cause before other ranks' errors
     with closing(sock), ExitStack() as open_until_reported:
         try:
-            config = _config(frames := _frames(sock), descriptors or {}, adapt)
+            leader = LeaderSocket(sock)
+            config = _config(frames := leader.frames(), descriptors or {}, adapt)
             if config is not None:
                 # before other descriptors are open
                 lifeline = hold_in_thread(config.life_fd) if config.life_fd >= 0 else 0
                 collectives = open_until_reported.enter_context(closing(connect(config)))
-                _serve(sock, frames, started, config, collectives, lifeline=lifeline)
+                _serve(leader, frames, started, config, collectives, lifeline=lifeline)
         except EXPECTED as error:
             refused = isinstance(error, ModelError) and not isinstance(error, MemoryShort)
             if log_errors:
@@ -122,7 +124,7 @@ def _config(
 
 
 def _serve(
-    sock: socket.socket,
+    leader: LeaderSocket,
     frames: Iterator[tuple[FrameKind, bytes]],
     started: float,
     config: RankConfig,
@@ -131,10 +133,19 @@ def _serve(
     lifeline: int,
 ) -> None:
     torch.set_num_threads(config.run.threads)
-    tracer = StepTracer(sock, config.run.threads)
-    inbox = StepInbox(frames, tracer.on_frame)
+    tracer = StepTracer(leader, config.run.threads)
+    adapters = AdapterLoader(Path(config.run.model), leader.report)
+
+    def on_other(kind: FrameKind, body: bytes) -> None:
+        if kind is FrameKind.LOAD_ADAPTER:
+            adapters.load(msgspec.msgpack.decode(body, type=LoadAdapter))
+        else:
+            tracer.on_frame(kind, body)
+
+    inbox = StepInbox(frames, on_other)
     runner, ready = load(config, collectives, started, inbox.await_masks)
-    sock.sendall(pack_frame(FrameKind.READY, ready))
+    adapters.attach(runner.compute)
+    leader.sendall(pack_frame(FrameKind.READY, ready))
     lower_priority(besides=lifeline)  # the end of that thread must not wait for a core
     collectives.timeout_s = config.collective_timeout_s
     mover = None
@@ -149,6 +160,7 @@ def _serve(
             mover.note_step(hurry=plan.hurry)
             if plan.store:
                 mover.copy_out(plan.store)
+        adapters.put_due(plan.step_id)
         if plan.vacate or plan.vacate_sliding:  # before a fetch may fill such blocks again
             runner.compute.vacate(plan.vacate, plan.vacate_sliding)
         if mover is not None:
@@ -158,7 +170,7 @@ def _serve(
         recorder.finish_step(result)
         if config.rank == 0:
             result = msgspec.structs.replace(result, wait_s=wait_s)
-            sock.sendall(pack_frame(FrameKind.RESULT, result))
+            leader.sendall(pack_frame(FrameKind.RESULT, result))
         recorder.count_step()
         if tracer.is_on:
             tracer.add_step(plan.step_id, recorder.began_ns, recorder.copied_ns, runner.moments)
@@ -254,6 +266,7 @@ def load(
         window=max(shape.windows) if sizes.num_sliding else 0,
         block_bytes=runner.compute.vacated_bytes[0],
         sliding_bytes=runner.compute.vacated_bytes[1],
+        adapters=runner.compute.adapts,
     )
     return runner, ready
 
@@ -265,19 +278,6 @@ def _compare_fingerprints(config: RankConfig, own: str, collectives: Collectives
             f"{config.run.model} on the host of rank {config.rank} is another model than the leader's "
             f"(fingerprints {own} and {leaders}); copy the leader's directory there"
         )
-
-
-def _frames(sock: socket.socket) -> Iterator[tuple[FrameKind, bytes]]:
-    reader = FrameReader()
-    while data := _receive(sock):
-        yield from reader.feed(data)
-
-
-def _receive(sock: socket.socket) -> bytes:
-    try:
-        return sock.recv(1 << 18)
-    except ConnectionResetError:
-        return b""  # the same as an orderly end
 
 
 def _report(sock: socket.socket, failure: RankFailed) -> int:

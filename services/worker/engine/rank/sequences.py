@@ -52,6 +52,7 @@ class SequenceState:
         sliding: The same of the layers with a sliding window, where these have a pool of their own. Nothing
             reads the positions behind the window.
         end_ids: Tokens that end it.
+        adapter: The slot of its adapter, or `NO_ADAPTER`.
         wants_rows: `prompt_rows` is not empty for some of its chunks.
         pooled: Sum of the hidden states so far, for its embedding, [hidden]; on rank 0 only.
         refusals: How many times tokens were removed from `tokens`.
@@ -62,6 +63,7 @@ class SequenceState:
         self.prompt_len = new.prompt_len
         self.sampling = new.sampling
         self.choice = new.choice
+        self.adapter = new.adapter
         ends = set(new.sampling.stop_token_ids).union(() if new.sampling.ignore_eos else new.eos_ids)
         self.end_ids: Ints = np.array(sorted(ends), np.int64)
         self.tokens = GrowableArray(new.token_ids)

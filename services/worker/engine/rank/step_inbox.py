@@ -1,17 +1,52 @@
-"""The frames that a rank gets from its leader: plans in their order, and the masks of the step that runs.
+"""The frames between a rank and its leader: plans in their order, and the masks of the step that runs.
 
 The plan of the next step may come before the masks of the step that waits for them; it is kept meanwhile.
 """
 
+import socket
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import msgspec
 
 from services.worker.engine.rank.sequences import PlanError
 from services.worker.rank_protocol.plan import MAX_OUTSTANDING, StepPlan
-from services.worker.rank_protocol.rank_messages import FrameKind
+from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
 from services.worker.rank_protocol.step_masks import StepMasks
+
+_READ_BYTES = 1 << 18
+
+
+class LeaderSocket:
+    """The socket to the leader; several threads send on it, and one reads."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._sending = threading.Lock()
+
+    def sendall(self, data: bytes) -> None:
+        """Sends whole frames."""
+        with self._sending:
+            self._sock.sendall(data)
+
+    def report(self, kind: FrameKind, message: msgspec.Struct) -> None:
+        """Sends a message from a thread beside the steps; does nothing if the leader is gone."""
+        with suppress(OSError):  # the thread of the steps ends the process
+            self.sendall(pack_frame(kind, message))
+
+    def frames(self) -> Iterator[tuple[FrameKind, bytes]]:
+        """Yields frames as they come, until the leader closes the socket."""
+        reader = FrameReader()
+        while data := self._receive():
+            yield from reader.feed(data)
+
+    def _receive(self) -> bytes:
+        try:
+            return self._sock.recv(_READ_BYTES)
+        except ConnectionResetError:
+            return b""  # the same as an orderly end
 
 
 class LeaderGone(Exception):

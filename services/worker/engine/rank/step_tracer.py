@@ -14,6 +14,7 @@ import msgspec
 from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.op_spans import OpSpans
 from services.worker.engine.rank.runner import StepMoments
+from services.worker.engine.rank.step_inbox import LeaderSocket
 from services.worker.rank_protocol.kv_messages import FetchResult, StoreResult
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
 from services.worker.rank_protocol.trace_messages import (
@@ -38,13 +39,13 @@ class StepTracer:
     """Records the steps of one rank while the leader wants to know.
 
     Args:
-        sock: To the leader; only the thread of the steps writes on it.
+        sock: To the leader.
 
     Attributes:
         is_on: Whether a profile is recorded.
     """
 
-    def __init__(self, sock: socket.socket, threads: int) -> None:
+    def __init__(self, sock: socket.socket | LeaderSocket, threads: int) -> None:
         self.is_on = False
         self._sock = sock
         self._threads = max(1, threads)

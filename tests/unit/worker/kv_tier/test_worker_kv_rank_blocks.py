@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.orchestrator.rank_blocks import RankBlocks
+from services.worker.orchestrator.orders.rank_blocks import RankBlocks
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreBlock, StoreResult
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame

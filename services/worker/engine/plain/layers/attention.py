@@ -2,6 +2,7 @@
 
 from torch import Tensor
 
+from services.worker.engine.adapters.plain_rows import LayerAdapters
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import AttentionWeights, NormWeights
 from services.worker.engine.collectives.base import Collectives
@@ -29,8 +30,8 @@ class Attention:
         self.num_heads = len(own)
         self.num_kv_heads = len(shape.kv_heads_of(rank, world))
         self.head_dim = shape.head_dim
-        self.qkv = ColumnParallelLinear(decoded(weights.qkv), weights.qkv_bias)
-        self.output = RowParallelLinear(decoded(weights.output), weights.output_bias, collectives)
+        self.qkv = ColumnParallelLinear(decoded(weights.qkv), weights.qkv_bias, "qkv")
+        self.output = RowParallelLinear(decoded(weights.output), weights.output_bias, collectives, "output")
         self.rules = score_rules(config, shape.num_heads, own, weights.sinks, decoded(weights.output).device)
         self.query_norm = _head_norm(config.qk_norm, weights.q_norm, shape.num_heads, shape, collectives)
         self.key_norm = _head_norm(config.qk_norm, weights.k_norm, shape.num_kv_heads, shape, collectives)
@@ -41,12 +42,17 @@ class Attention:
         )
 
     def __call__(
-        self, hidden: Tensor, rotations: Rotations, batch: PlainBatch, cache: PlainLayerCache
+        self,
+        hidden: Tensor,
+        rotations: Rotations,
+        batch: PlainBatch,
+        cache: PlainLayerCache,
+        adapters: LayerAdapters | None = None,
     ) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]; the tokens' keys and values go into the cache."""
         config, heads = self.config, self.num_heads + self.num_kv_heads
         # [tokens, heads + 2 * kv heads, head_dim]
-        qkv = self.qkv(hidden).view(hidden.shape[0], -1, self.head_dim)
+        qkv = self.qkv(hidden, adapters).view(hidden.shape[0], -1, self.head_dim)
         if self.query_norm is not None and self.key_norm is not None:
             qkv[:, : self.num_heads] = self.query_norm(qkv[:, : self.num_heads])
             qkv[:, self.num_heads : heads] = self.key_norm(qkv[:, self.num_heads : heads])
@@ -63,7 +69,7 @@ class Attention:
             cache.write(slots, keys, values)
         metadata = batch.attention_metadata[config.window]
         mixed = paged_attention(queries, keys, values, metadata, cache=cache, rules=self.rules)
-        return self.output(mixed if self.output_norm is None else self.output_norm(mixed))
+        return self.output(mixed if self.output_norm is None else self.output_norm(mixed), adapters)
 
 
 class AllHeadsNorm:

@@ -12,8 +12,8 @@ from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import ExpertsWeights
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.layer import ExpertsConfig
-from services.worker.engine.plain.layers.linears import TILE_ROWS
 from services.worker.engine.plain.layers.mlp import Mlp, activate
+from services.worker.engine.plain.tile_rows import padded_rows
 
 _TINY = 1e-20  # so that weights that are all 0 stay finite
 
@@ -78,8 +78,7 @@ class Experts:
         for number in sorted(set(experts.flatten().tolist())):
             rows, positions = (experts == number).nonzero(as_tuple=True)
             # in whole tiles, so that a row's result does not depend on how many chose the expert
-            padded = F.pad(hidden[rows], (0, 0, 0, -len(rows) % TILE_ROWS))
-            output = self._expert(number, padded)[: len(rows)]
+            output = self._expert(number, padded_rows(hidden[rows]))[: len(rows)]
             total.index_add_(0, rows, output * shares[rows, positions, None].to(output.dtype))
         if self.shared is not None:
             output = F.linear(self.shared.inner(hidden), self.shared.down.weight)

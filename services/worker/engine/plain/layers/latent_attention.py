@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.adapters.plain_rows import LayerAdapters
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import AttentionWeights
 from services.worker.engine.collectives.base import Collectives
@@ -39,16 +40,21 @@ class LatentAttention:
         norm = NormConfig(eps=latent.eps)
         self.query_a = parts.query_a
         self.query_a_norm = optional_norm(norm, parts.query_a_norm)
-        self.query_b = ColumnParallelLinear(parts.query_b, None)
+        self.query_b = ColumnParallelLinear(parts.query_b, None, "query_b")
         self.kv_a = parts.kv_a
         self.kv_a_norm = Norm(norm, parts.kv_a_norm)
         # [heads, plain_dim + value_dim, rank]
         by_head = parts.kv_b.view(len(own), -1, latent.rank)
         self.to_key, self.to_value = torch.split(by_head, [latent.plain_dim, latent.value_dim], dim=1)
-        self.output = RowParallelLinear(decoded(weights.output), weights.output_bias, collectives)
+        self.output = RowParallelLinear(decoded(weights.output), weights.output_bias, collectives, "output")
 
     def __call__(
-        self, hidden: Tensor, rotations: Rotations, batch: PlainBatch, cache: PlainLayerCache
+        self,
+        hidden: Tensor,
+        rotations: Rotations,
+        batch: PlainBatch,
+        cache: PlainLayerCache,
+        adapters: LayerAdapters | None = None,
     ) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]; the tokens' latent vectors go into the cache."""
         assert self.config.rope is not None
@@ -64,7 +70,7 @@ class LatentAttention:
         ).view(hidden.shape[0], -1, latent.rank)
         # [heads, tokens, rank] x [heads, rank, value_dim]
         by_head = mixed.transpose(0, 1) @ self.to_value.transpose(1, 2)
-        return self.output(by_head.transpose(0, 1).flatten(1))
+        return self.output(by_head.transpose(0, 1).flatten(1), adapters)
 
     def _queries(self, hidden: Tensor, rotation: tuple[Tensor, Tensor]) -> Tensor:
         """[tokens, heads, rank + rope_dim], as the cached keys are."""

@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.adapters.plain_rows import LayerAdapters
 from services.worker.engine.checkpoint.rank_shares import vocabulary_width
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.model import ModelConfig
-
-TILE_ROWS = 16  # on CPUs rows are computed so many at a time (`plain/tiles.py`)
 
 
 class ColumnParallelLinear:
@@ -22,15 +21,20 @@ class ColumnParallelLinear:
     Args:
         weight: [out of this rank, in].
         bias: [out of this rank], or None.
+        name: As adapters name it.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, name: str) -> None:
         self.weight = weight
         self.bias = bias
+        self.name = name
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor:
         """[tokens, in] -> [tokens, out of this rank]."""
-        return F.linear(hidden, self.weight, self.bias)
+        outputs = F.linear(hidden, self.weight, self.bias)
+        if adapters is not None:
+            adapters.add(self.name, hidden, outputs)
+        return outputs
 
 
 class RowParallelLinear:
@@ -42,14 +46,17 @@ class RowParallelLinear:
         collectives: Adds up the ranks' partial sums.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor | None, collectives: Collectives) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None, collectives: Collectives, name: str) -> None:
         self.weight = weight
         self.bias = bias
         self.collectives = collectives
+        self.name = name
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor:
         """[tokens, in of this rank] -> [tokens, out], whole on every rank."""
         partial = F.linear(hidden, self.weight)
+        if adapters is not None:
+            adapters.add(self.name, hidden, partial)
         self.collectives.all_reduce_sum(partial)
         return partial if self.bias is None else partial.add_(self.bias)
 
@@ -103,9 +110,11 @@ class VocabParallelHead:
         # every rank gathers the same width
         self._padding = vocabulary_width(config.vocab_size, collectives.world) - weight.shape[0]
 
-    def __call__(self, hidden: Tensor) -> Tensor | None:
+    def __call__(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor | None:
         """[rows, hidden] -> [rows, vocab] on rank 0, None on the others."""
         own = F.linear(hidden, self.weight, self.bias)
+        if adapters is not None:
+            adapters.add("head", hidden, own)
         if self.scale != 1.0:
             own = own * self.scale
         if self.softcap:

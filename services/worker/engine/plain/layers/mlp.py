@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.adapters.plain_rows import LayerAdapters
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.layer_weights import MlpWeights
 from services.worker.engine.collectives.base import Collectives
@@ -40,19 +41,19 @@ class Mlp:
 
     def __init__(self, weights: MlpWeights, config: MlpConfig, collectives: Collectives) -> None:
         self.config = config
-        self.gate_up = ColumnParallelLinear(decoded(weights.gate_up), weights.gate_up_bias)
-        self.down = RowParallelLinear(decoded(weights.down), weights.down_bias, collectives)
+        self.gate_up = ColumnParallelLinear(decoded(weights.gate_up), weights.gate_up_bias, "gate_up")
+        self.down = RowParallelLinear(decoded(weights.down), weights.down_bias, collectives, "down")
         self.inner_norm = (
             SplitNorm(config.inner_norm, weights.inner_norm, config.inner, collectives)
             if config.inner_norm is not None and weights.inner_norm is not None
             else None
         )
 
-    def inner(self, hidden: Tensor) -> Tensor:
+    def inner(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor:
         """[tokens, hidden] -> [tokens, inner features of this rank]."""
-        inner = activate(self.config, self.gate_up(hidden))
+        inner = activate(self.config, self.gate_up(hidden, adapters))
         return inner if self.inner_norm is None else self.inner_norm(inner)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor:
         """[tokens, hidden] -> [tokens, hidden]."""
-        return self.down(self.inner(hidden))
+        return self.down(self.inner(hidden, adapters), adapters)

@@ -1,0 +1,1 @@
+"""Adapter files: PEFT directories and GGUF files, read and checked without torch."""

@@ -1,0 +1,134 @@
+"""Reads an adapter: its matrices under the base's canonical names, checked against it, and a fingerprint."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import blake2b
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from services.worker.adapters.base_model import BaseModel
+from services.worker.adapters.description import AdapterDescription, AdapterError
+from services.worker.adapters.gguf_files import gguf_pairs
+from services.worker.adapters.peft_files import peft_pairs
+from services.worker.adapters.stored_pair import NamedTensor, StoredPair
+from services.worker.adapters.targets import ROW_PARALLEL, Target, find_targets
+from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
+from services.worker.gguf.dequantize import dequantize
+from services.worker.gguf.gguf_file import read_gguf
+from services.worker.gguf.header_bytes import BadGguf
+
+Floats = NDArray[np.float32]
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+class Matrices(NamedTuple):
+    """What is added to a matrix: `up @ down`, both fp32, with the scale in `up`."""
+
+    down: Floats  # [r, inputs]
+    up: Floats  # [outputs, r]
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """An adapter whose files were read.
+
+    Attributes:
+        matrices: By layer and canonical module; of the head by layer -1.
+    """
+
+    fingerprint: str
+    matrices: Mapping[tuple[int, str], Matrices]
+
+    def describe(self, ranks: int = 1) -> AdapterDescription:
+        """What a leader wants to know, of a group with so many ranks."""
+        modules = sorted({module for _, module in self.matrices})
+        values = 0
+        for (_, module), pair in self.matrices.items():
+            # each rank has the whole of the matrix that is not cut
+            cut, whole = (pair.down, pair.up) if module in ROW_PARALLEL else (pair.up, pair.down)
+            values += cut.size + ranks * whole.size
+        largest = max(len(pair.down) for pair in self.matrices.values())
+        return AdapterDescription(self.fingerprint, largest, 4 * values, tuple(modules))
+
+
+def read_adapter(source: Path, base: BaseModel) -> Adapter:
+    """Reads and checks an adapter.
+
+    Args:
+        source: A PEFT directory, or a GGUF file.
+
+    Raises:
+        AdapterError: It cannot be served with this base; one sentence.
+    """
+    digest = blake2b(digest_size=16)
+    matrices: dict[tuple[int, str], Matrices] = {}
+    for pair, targets in _open(source, base):
+        digest.update(f"{pair.module}\0{pair.scale!r}\0".encode())
+        down, up = (_read(source, tensor, digest) for tensor in (pair.down, pair.up))
+        up = _scaled(source, pair, down, up)
+        for target in targets:
+            rows = up if target.rows is None else np.ascontiguousarray(up[target.rows])
+            matrices[target.layer, target.module] = Matrices(down, rows)
+    return Adapter(digest.hexdigest(), matrices)
+
+
+def _open(source: Path, base: BaseModel) -> list[tuple[StoredPair, list[Target]]]:
+    try:
+        if source.is_dir():
+            return find_targets(source, peft_pairs(source), base.names, base.config)
+        if not source.exists():
+            raise AdapterError(f"{source} does not exist; give a PEFT directory or a GGUF file")
+        file = read_gguf(source, vocabulary=False)
+    except BadGguf as error:
+        raise AdapterError(str(error)) from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte
+        raise AdapterError(f"{source} cannot be read: {error}; check the adapter's path") from error
+    return find_targets(source, gguf_pairs(file), base.gguf_names(file), base.config)
+
+
+def _read(source: Path, tensor: NamedTensor, digest: "blake2b") -> Floats:
+    """The values of a tensor, whose bytes are added to the digest."""
+    stored = tensor.stored
+    digest.update(f"{stored.kind} {stored.shape}\0".encode())
+    try:
+        data = np.fromfile(stored.path, np.uint8, stored.end - stored.begin, offset=stored.begin)
+    except OSError as error:
+        raise AdapterError(f"{stored.path} cannot be read: {error.strerror}; check the file") from error
+    if len(data) != stored.end - stored.begin:
+        raise AdapterError(f"{stored.path} has become shorter; load the adapter again")
+    digest.update(data.data)
+    values = _floats(tensor.name, stored, data).reshape(stored.shape)
+    if not np.isfinite(values).all():
+        raise AdapterError(
+            f"{source}: tensor {tensor.name} has values that are no finite numbers; train or export it again"
+        )
+    return values
+
+
+def _floats(name: str, stored: StoredTensor, data: NDArray[np.uint8]) -> Floats:
+    if stored.blocks is not None:
+        return dequantize(data, stored.blocks)
+    if stored.kind == "F32":
+        return data.view(np.float32)
+    if stored.kind == "F16":
+        return data.view(np.float16).astype(np.float32)
+    if stored.kind == "BF16":
+        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    raise AdapterError(
+        f"{stored.path}: tensor {name} has type {stored.kind}, supported: {', '.join(sorted(ITEM_BYTES))}; "
+        "export the adapter as one of these"
+    )
+
+
+def _scaled(source: Path, pair: StoredPair, down: Floats, up: Floats) -> Floats:
+    """`up` with the scale, if what it adds stays finite for inputs of ordinary size."""
+    bound = abs(pair.scale) * pair.rank * float(np.abs(up).max()) * float(np.abs(down).max())
+    if bound * down.shape[1] > _LARGEST:
+        raise AdapterError(
+            f"{source}: what module {pair.module} adds is beyond fp32 (scale {pair.scale:g}); check "
+            "its alpha, or train it again"
+        )
+    return up * np.float32(pair.scale)

@@ -1,0 +1,102 @@
+"""Finds the pairs of matrices in a PEFT directory: `adapter_config.json` and `adapter_model.safetensors`.
+
+Nothing but these two files is opened, and neither outside of the directory. Pickles are never opened.
+"""
+
+import re
+from pathlib import Path
+
+from services.worker.adapters.description import AdapterError
+from services.worker.adapters.peft_config import CONFIG, PeftConfig, read_peft_config
+from services.worker.adapters.stored_pair import NamedTensor, StoredPair, require_partners, require_rank
+from services.worker.engine.checkpoint.safetensors_file import read_header
+from services.worker.engine.checkpoint.stored_tensor import StoredTensor
+from services.worker.engine.config.json_fields import ModelError
+from services.worker.model_files.json_files import shown
+
+WEIGHTS = "adapter_model.safetensors"
+PICKLE = "adapter_model.bin"
+_NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+_KNOWN = (
+    ("lora_embedding_", "adapters of embeddings are not served; train without the embedding as a target"),
+    ("lora_magnitude_vector", "DoRA is not served; train with use_dora=false"),
+    ("lora_B.bias", "biases of adapters are not served; train with lora_bias=false"),
+    (".base_layer.", "it is a weight of the base; save the adapter with save_embedding_layers=False"),
+    ("modules_to_save", "whole modules are not served; train without modules_to_save"),
+)
+_PARTNER = {True: ".lora_A.weight", False: ".lora_B.weight"}
+
+
+def peft_pairs(directory: Path) -> list[StoredPair]:
+    """The pairs of a directory, by the names of their modules.
+
+    Raises:
+        AdapterError: A file is missing, damaged or outside of the directory, or has what is not served.
+    """
+    weights = _own_file(directory, WEIGHTS)
+    if not weights.exists():
+        if (directory / PICKLE).exists():
+            raise AdapterError(
+                f"{directory / PICKLE} is a pickle, which can run code when it is read; save the adapter as "
+                f"{WEIGHTS} (safe_serialization=True)"
+            )
+        raise AdapterError(f"{directory} holds no {WEIGHTS}; an adapter is a PEFT directory or a GGUF file")
+    config = read_peft_config(_own_file(directory, CONFIG))
+    try:
+        tensors = read_header(weights)
+    except ModelError as error:
+        raise AdapterError(str(error)) from error
+    downs, ups = _sorted(weights, tensors)
+    require_partners(weights, downs, ups, _PARTNER)
+    return [_pair(weights, config, module, downs[module], ups[module]) for module in sorted(downs)]
+
+
+def _own_file(directory: Path, name: str) -> Path:
+    """A file of the directory, which may be missing.
+
+    Raises:
+        AdapterError: It is a link to one outside, or no regular file.
+    """
+    path = directory / name
+    try:
+        inside = path.resolve().is_relative_to(directory.resolve())
+    except (OSError, RuntimeError, ValueError):  # a loop of links, a null byte
+        inside = False
+    if not inside:
+        raise AdapterError(f"{path} leads out of its directory; copy the file there")
+    if path.exists() and not path.is_file():
+        raise AdapterError(f"{path} is no regular file; export the adapter again")
+    return path
+
+
+def _sorted(
+    path: Path, tensors: dict[str, StoredTensor]
+) -> tuple[dict[str, NamedTensor], dict[str, NamedTensor]]:
+    """The matrices A and B by module."""
+    found: dict[str, dict[str, NamedTensor]] = {"A": {}, "B": {}}
+    for name, stored in tensors.items():
+        match = _NAME.fullmatch(name)
+        if match is None:
+            for part, reason in _KNOWN:
+                if part in name:
+                    raise AdapterError(f"{path}: tensor {name} is there, but {reason}")
+            raise AdapterError(
+                f"{path}: tensor {shown(name)} is no matrix of a LoRA; if it is a whole module, train "
+                "without modules_to_save"
+            )
+        module, side = match[1], match[2]
+        if module in found[side]:
+            raise AdapterError(f"{path}: module {module} has two matrices {side}; export the adapter again")
+        found[side][module] = NamedTensor(name, stored)
+    return found["A"], found["B"]
+
+
+def _pair(path: Path, config: PeftConfig, module: str, down: NamedTensor, up: NamedTensor) -> StoredPair:
+    rank = require_rank(path, module, down, up)
+    wanted = config.rank_of(module)
+    if rank != wanted:
+        raise AdapterError(
+            f"{path}: tensor {down.name} has rank {rank}, {config.path.name} says {wanted}; take both files "
+            "from the same export"
+        )
+    return StoredPair(module, down, up, config.scale_of(module, rank))

@@ -1,0 +1,220 @@
+"""Decides which adapters are loaded next, and which make room for them. Pure.
+
+Those that requests wait for come in order of priority; then those of the party that has the fewest bytes of
+the pool; then those that are waited for the longest. Room comes first from adapters that nothing uses, the
+one used longest ago first. An adapter in constant use would keep its slot for ever, so when another one is
+waited for longer than `CLOSE_S`, the one that was served the longest closes: no sequence begins with it any
+more, and its slot is free when those that run have ended. After `PREEMPT_S`, or the time in which all slots
+can be loaded, they are preempted. So adapters share few slots in rotation.
+"""
+
+from collections import Counter
+from collections.abc import Container
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from services.worker.domain.adapters.pool import AdapterPool, Resident
+from services.worker.domain.adapters.sequence_adapter import SequenceAdapter
+
+CLOSE_S = 0.05  # about what a load takes: a shorter rotation would load more than compute
+PREEMPT_S = 0.25  # some tokens of each stream; a few times of what a first token takes
+BEGUN_LAG_S = 0.1  # for which sequences that have tokens let others come to their first one
+POOL_SHARE = 0.5  # of the pool that one party keeps while an adapter of another one is waited for
+MAX_SERVED = 32  # wants that are considered in one decision, of those that come first
+
+
+class AdapterWant(NamedTuple):
+    """An adapter with which sequences wait to run.
+
+    Attributes:
+        party: Of the first of them.
+        priority: The highest of theirs.
+        begun: All of them have run before.
+    """
+
+    adapter: SequenceAdapter
+    party: str
+    priority: int
+    begun: bool
+
+
+@dataclass(slots=True)
+class AdapterChanges:
+    """What was decided, by fingerprint, beside the pool's orders for ranks.
+
+    Attributes:
+        closed: No sequence begins with these any more.
+        opened: Sequences may begin with these again.
+        preempt: Running sequences of these are to be preempted.
+        refused: These are not loaded, and why.
+    """
+
+    closed: list[str] = field(default_factory=list)
+    opened: list[str] = field(default_factory=list)
+    preempt: list[str] = field(default_factory=list)
+    refused: list[tuple[str, str]] = field(default_factory=list)
+
+
+class AdapterChoice:
+    """Decisions about one pool."""
+
+    def __init__(self, pool: AdapterPool) -> None:
+        self._pool = pool
+        self._since: dict[str, float] = {}  # since when an adapter is waited for that admits none
+
+    def decide(self, wants: list[AdapterWant], waiting: Container[str], now: float) -> AdapterChanges:
+        """Loads, evicts, closes and opens adapters.
+
+        Args:
+            wants: What is waited for; only adapters that do not admit sequences.
+            waiting: All adapters with sequences that wait.
+            now: Monotonic seconds.
+        """
+        changes = AdapterChanges()
+        absent = self._absent(wants, now, changes)
+        room = _Room(self._pool, waiting)
+        for want in absent[:MAX_SERVED]:
+            self._serve(want, room, changes, now)
+        for resident in room.unreserved_closing():
+            resident.closing = False
+            changes.opened.append(resident.adapter.fingerprint)
+        return changes
+
+    def _absent(self, wants: list[AdapterWant], now: float, changes: AdapterChanges) -> list[AdapterWant]:
+        """Returns the wants that have no slot, in the order in which they get one."""
+        pool, since = self._pool, self._since
+        absent: list[AdapterWant] = []
+        for want in wants:
+            name = want.adapter.fingerprint
+            reason = pool.failures.reason(name, now)
+            if not reason and want.adapter.num_bytes > pool.most_bytes:
+                reason = f"it takes {want.adapter.num_bytes} bytes, the pool has {pool.most_bytes}"
+            if reason:
+                changes.refused.append((name, reason))
+            elif name not in pool.residents:
+                absent.append(want)
+        known = {want.adapter.fingerprint for want in absent}
+        for name in [name for name in since if name not in known]:
+            del since[name]
+        for want in absent:
+            since.setdefault(want.adapter.fingerprint, now + (BEGUN_LAG_S if want.begun else 0.0))
+        absent.sort(key=lambda want: since[want.adapter.fingerprint])
+        held = _held_bytes(pool)
+        shares: list[int] = []
+        for want in absent:
+            shares.append(held[want.party])
+            held[want.party] += want.adapter.num_bytes
+        order = sorted(range(len(absent)), key=lambda index: (-absent[index].priority, shares[index], index))
+        return [absent[index] for index in order]
+
+    def _serve(self, want: AdapterWant, room: "_Room", changes: AdapterChanges, now: float) -> None:
+        """Loads an adapter, or reserves for it the room that will be free."""
+        wanted, pool = want.adapter.num_bytes, self._pool
+        idle = room.take_idle(wanted)
+        if room.free >= wanted:
+            for resident in idle:
+                pool.evict(resident)
+            pool.begin_load(want.adapter, want.party)
+            room.free -= wanted
+            room.held[want.party] += wanted
+            return
+        waited_s = now - self._since[want.adapter.fingerprint]
+        reserved = room.take_closing(wanted)
+        if room.free < wanted:
+            for resident in self._victims(want, room, waited_s, now):
+                if room.free >= wanted:
+                    break
+                resident.closing = True
+                changes.closed.append(resident.adapter.fingerprint)
+                room.reserve(resident)
+                reserved.append(resident)
+        room.free = max(0, room.free - wanted)  # what is there and too little is kept for it
+        room.held[want.party] += wanted
+        rotation_s = max(PREEMPT_S, pool.load_s * len(pool.residents))
+        for resident in reserved:
+            urgent = want.priority > resident.priority
+            if resident.num_running and (
+                urgent or (waited_s >= rotation_s and now - resident.ready_at >= rotation_s)
+            ):
+                changes.preempt.append(resident.adapter.fingerprint)
+
+    def _victims(self, want: AdapterWant, room: "_Room", waited_s: float, now: float) -> list[Resident]:
+        """Returns which adapters may close for another one, those that do it first at the beginning."""
+        pool = self._pool
+        held, bound = room.held, POOL_SHARE * pool.most_bytes
+        own = held[want.party]
+        found: list[tuple[bool, float, Resident]] = []
+        for one in room.in_use:
+            if one.closing or one.priority > want.priority:
+                continue
+            if one.priority == want.priority:
+                greedy = one.party != want.party and held[one.party] > bound
+                richer = one.party == want.party or held[one.party] > own
+                # one that was loaded and has run nothing yet would be loaded for nothing
+                rested = one.num_entered > 0 and now - one.ready_at >= CLOSE_S
+                if not richer or not rested or not (greedy or waited_s >= CLOSE_S):
+                    continue
+            found.append((one.party == want.party or held[one.party] <= bound, one.ready_at, one))
+        found.sort(key=lambda entry: entry[:2])
+        return [one for _, _, one in found]
+
+
+class _Room:
+    """The room in a pool during one decision: free, of idle adapters, of closing ones, of others in use.
+
+    Attributes:
+        free: Bytes that are free, or will be, and that no want has yet.
+        in_use: Loaded adapters with sequences that run, or wait and may begin.
+        held: Bytes by party, when what is decided is done.
+    """
+
+    def __init__(self, pool: AdapterPool, waiting: Container[str]) -> None:
+        self.free = pool.most_bytes - pool.num_bytes
+        self.held = _held_bytes(pool)
+        self._idle: list[Resident] = []
+        self._closing: list[Resident] = []
+        self.in_use: list[Resident] = []
+        for one in pool.residents.values():
+            if not one.ready:
+                continue
+            if not one.num_running and (one.closing or one.adapter.fingerprint not in waiting):
+                self._idle.append(one)
+            elif one.closing:
+                self._closing.append(one)
+            else:
+                self.in_use.append(one)
+        self._idle.sort(key=lambda one: -one.used)
+        self._closing.sort(key=lambda one: -one.ready_at)
+
+    def take_idle(self, wanted: int) -> list[Resident]:
+        """Reserves idle adapters until so many bytes are free, as far as there are some."""
+        return self._take(self._idle, wanted)
+
+    def take_closing(self, wanted: int) -> list[Resident]:
+        """Reserves closing adapters likewise."""
+        return self._take(self._closing, wanted)
+
+    def reserve(self, resident: Resident) -> None:
+        """Reserves one in use."""
+        self.in_use.remove(resident)
+        self.held[resident.party] -= resident.adapter.num_bytes
+        self.free += resident.adapter.num_bytes
+
+    def unreserved_closing(self) -> list[Resident]:
+        """Returns those that close for nothing any more."""
+        return self._closing + [one for one in self._idle if one.closing]
+
+    def _take(self, residents: list[Resident], wanted: int) -> list[Resident]:
+        taken: list[Resident] = []
+        while self.free < wanted and residents:
+            taken.append(residents.pop())
+            self.held[taken[-1].party] -= taken[-1].adapter.num_bytes
+            self.free += taken[-1].adapter.num_bytes
+        return taken
+
+
+def _held_bytes(pool: AdapterPool) -> Counter[str]:
+    held = Counter[str]()
+    for one in pool.residents.values():
+        held[one.party] += one.adapter.num_bytes
+    return held

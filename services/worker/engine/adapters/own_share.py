@@ -1,0 +1,53 @@
+"""Cuts an adapter as the base's matrices are cut over ranks.
+
+Of a column-parallel matrix a rank has some outputs, and so the rows of `up` for these, and all of `down`. Of
+a row-parallel one it has some inputs, and so the columns of `down` for these, and all of `up`.
+"""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from services.worker.adapters.adapter import Adapter, Floats
+from services.worker.adapters.targets import HEAD, ROW_PARALLEL
+from services.worker.engine.adapters.weights import AdapterWeights, LowRank
+from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
+from services.worker.engine.config.layer import ExpertsConfig
+from services.worker.engine.config.model import ModelConfig
+
+
+def own_share(adapter: Adapter, config: ModelConfig, rank: int, world: int) -> AdapterWeights:
+    """What this rank has of an adapter; memory is shared with it where nothing is cut."""
+    layers: dict[tuple[int, str], LowRank] = {}
+    head = None
+    for (layer, module), (down, up) in adapter.matrices.items():
+        own = _own_part(config, layer, module, rank, world)
+        if module in ROW_PARALLEL:
+            low = LowRank(_tensor(down[:, own.start : own.stop]), _tensor(up))
+        else:
+            low = LowRank(_tensor(down), _tensor(up[own.start : own.stop]))
+        if module == HEAD:
+            head = low
+        else:
+            layers[layer, module] = low
+    return AdapterWeights(layers, head)
+
+
+def _own_part(config: ModelConfig, layer: int, module: str, rank: int, world: int) -> range:
+    """The outputs of a matrix that this rank has, or the inputs of a row-parallel one."""
+    if module == HEAD:
+        return share_of_vocabulary(config.vocab_size, rank, world)
+    if module.startswith("mlp."):
+        mlp = config.layers[layer].mlp
+        assert not isinstance(mlp, ExpertsConfig)  # adapters of experts are refused
+        return share_of_mlp(mlp.inner, rank, world)
+    latent = config.layers[layer].attention.latent
+    if module in ("self_attn.k_proj", "self_attn.v_proj"):
+        heads, width = config.kv_heads_of(rank, world), config.head_dim
+    else:
+        heads, width = config.heads_of(rank, world), latent.value_dim if latent else config.head_dim
+    return range(heads.start * width, heads.stop * width)
+
+
+def _tensor(values: Floats) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values))

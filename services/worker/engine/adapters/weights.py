@@ -1,0 +1,40 @@
+"""The matrices that an adapter (LoRA; Hu et al., arXiv 2106.09685) adds to those of its base, on one rank."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LowRank:
+    """One rank's share of what an adapter adds to one matrix: `up (down x)`.
+
+    Attributes:
+        down: fp32 [r, inputs of this rank], contiguous.
+        up: fp32 [outputs of this rank, r], contiguous; the adapter's scale is in it.
+    """
+
+    down: Tensor
+    up: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterWeights:
+    """An adapter's share on one rank.
+
+    Attributes:
+        layers: By layer and canonical module (`checkpoint/names/canonical.py`): `self_attn.q_proj`, `k_proj`,
+            `v_proj` and `o_proj`, `mlp.gate_proj`, `up_proj` and `down_proj`. A matrix that has none is
+            absent.
+        head: Of the output head, with the token ids of this rank.
+    """
+
+    layers: Mapping[tuple[int, str], LowRank] = field(default_factory=dict)
+    head: LowRank | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of all matrices."""
+        parts = [*self.layers.values(), *([self.head] if self.head is not None else [])]
+        return sum(tensor.nbytes for part in parts for tensor in (part.down, part.up))

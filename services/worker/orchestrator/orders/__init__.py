@@ -1,0 +1,1 @@
+"""Orders that ranks follow beside steps, and their answers joined into one."""

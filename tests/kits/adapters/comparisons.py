@@ -1,0 +1,116 @@
+"""Compares a compute with PEFT: rows of two adapters and of the base in the same steps, over ranks.
+
+A test of another compute gives its factory; everything else is the same for all.
+"""
+
+import random
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import mkdtemp
+
+import msgspec
+import torch
+from torch import Tensor
+
+from services.worker.rank_protocol.adapters import NO_ADAPTER
+from services.worker.rank_protocol.plan import StepPlan
+from tests.kits.adapters.peft_adapters import AdapterEntry, peft_logits, save_adapter
+from tests.kits.engine.rank_threads import ComputeFactory, plan_logits
+from tests.kits.families.comparisons import TOLERANCE
+from tests.kits.families.models import TEXTS, family_model, text
+from tests.kits.families.step_plans import NUM_BLOCKS, check_rows, mixed_plans, random_plans
+
+ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
+
+# name -> targets; families with one matrix for several, with other layouts, and with experts are among them
+TARGETS: dict[str, str | tuple[str, ...]] = {
+    "llama": "all-linear",
+    "qwen2": "all-linear",
+    "gemma2": "all-linear",
+    "phi3": "all-linear",  # qkv_proj, gate_up_proj
+    "gpt2": "all-linear",  # c_attn, matrices as [in, out]
+    "falcon, new": "all-linear",  # query_key_value, KV head by KV head
+    "gpt_neox": "all-linear",
+    "cohere": "all-linear",  # rotated pairs side by side
+    "starcoder2": "all-linear",
+    "mpt": "all-linear",
+    "granite": "all-linear",
+    "mixtral": ATTENTION,
+}
+RANKS = (4, 16, 64, 128)
+SLOTS = {"a": 0, "b": 3}  # text -> slot; the text c is of the base
+
+
+@cache
+def adapter_files(family: str, rank: int) -> dict[str, Path]:
+    """Two adapters of a family, by text; the second has another rank, other targets and rsLoRA."""
+    directory = Path(mkdtemp(prefix="adapters-"))
+    targets = TARGETS[family]
+    second = ("lm_head",) if isinstance(targets, str) else (*targets[:2], "lm_head")
+    return {
+        "a": save_adapter(family, AdapterEntry(rank, targets), directory / "a", seed=1),
+        "b": save_adapter(
+            family,
+            AdapterEntry(rank // 2, second, {"use_rslora": True, "lora_alpha": 8}),
+            directory / "b",
+            seed=2,
+        ),
+    }
+
+
+@cache
+def wanted_logits(family: str, rank: int) -> dict[str, Tensor]:
+    """What PEFT and transformers compute, by text, [tokens, vocab]; the adapters matter in it."""
+    base = family_model(family).logits
+    wanted = dict(base)
+    for key, source in adapter_files(family, rank).items():
+        wanted[key] = peft_logits(family, source, [text(key)])[0]
+        assert (wanted[key] - base[key]).abs().max() > 100 * TOLERANCE
+    return wanted
+
+
+def with_adapters(plans: list[StepPlan], slots: Mapping[str, int]) -> list[StepPlan]:
+    """The same plans with an adapter for the sequences of some texts."""
+    texts = {key: text(key) for key in TEXTS}
+
+    def slot(tokens: list[int]) -> int:
+        key = next(key for key, whole in texts.items() if whole[: len(tokens)] == tokens)
+        return slots.get(key, NO_ADAPTER)
+
+    return [
+        msgspec.structs.replace(
+            plan, admit=[msgspec.structs.replace(new, adapter=slot(new.token_ids)) for new in plan.admit]
+        )
+        for plan in plans
+    ]
+
+
+def check_mixed_adapters(family: str, rank: int, world: int, compute: ComputeFactory) -> None:
+    """Whole and chunked prompts, decodes and shared blocks of two adapters and the base, mixed."""
+    plans, rows = mixed_plans(*(text(key) for key in TEXTS))
+    computed = _computed(family, rank, world, with_adapters(plans, SLOTS), compute)
+    check_rows(computed, rows, wanted_logits(family, rank), TOLERANCE)
+
+
+def check_same_bits(family: str, rank: int, world: int, compute: ComputeFactory) -> None:
+    """A token's logits have the same bits in any batch; the base's are those without adapters."""
+    texts = {key: text(key) for key in TEXTS}
+    seen: dict[tuple[str, int], Tensor] = {}
+    repeated = 0
+    for seed, slots in ((1, SLOTS), (2, SLOTS), (3, {})):
+        plans, rows = random_plans(texts, random.Random(seed))
+        computed = _computed(family, rank, world, with_adapters(plans, slots), compute)
+        for found, wanted in zip(computed, rows, strict=True):
+            for row, location in zip(found, wanted, strict=True):
+                if slots or location[0] not in SLOTS:
+                    repeated += location in seen
+                    assert torch.equal(seen.setdefault(location, row), row), location
+    assert repeated > 10
+
+
+def _computed(
+    family: str, rank: int, world: int, plans: list[StepPlan], compute: ComputeFactory
+) -> list[Tensor]:
+    files = {SLOTS[key]: source for key, source in adapter_files(family, rank).items()}
+    return plan_logits(family_model(family).directory, world, plans, NUM_BLOCKS, compute, adapters=files)

@@ -1,0 +1,78 @@
+"""Makes random adapters with PEFT, and computes with them; the oracle of our own reading and computing."""
+
+import copy
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from tests.kits.families.models import random_model
+
+UP_SCALE = 0.05  # of what is drawn for B; the logits then differ by tenths
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterEntry:
+    """A LoRA to be made.
+
+    Attributes:
+        targets: As PEFT names target modules; `all-linear` leaves the head out.
+        more: Further fields of `LoraConfig`.
+    """
+
+    rank: int
+    targets: str | Sequence[str] = "all-linear"
+    more: dict[str, Any] = field(default_factory=dict)
+
+
+def save_adapter(family: str, entry: AdapterEntry, directory: Path, seed: int = 1) -> Path:
+    """Writes a random adapter of a model of the table as PEFT does; returns the directory."""
+    from peft import LoraConfig, get_peft_model  # noqa: PLC0415 (slow to import)
+
+    targets = entry.targets if isinstance(entry.targets, str) else list(entry.targets)
+    options = {"r": entry.rank, "lora_alpha": 2 * entry.rank, "target_modules": targets} | entry.more
+    with _quiet():
+        model = get_peft_model(
+            copy.deepcopy(random_model(family)), LoraConfig(task_type="CAUSAL_LM", **options)
+        )
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, values in model.named_parameters():
+            if "lora_A" in name:
+                values.copy_(torch.randn(values.shape, generator=draw) / values.shape[1] ** 0.5)
+            elif "lora_B" in name:
+                scale = UP_SCALE / values.shape[1] ** 0.5
+                values.copy_(torch.randn(values.shape, generator=draw) * scale)
+    with _quiet():
+        model.save_pretrained(directory, save_embedding_layers=False)
+    return directory
+
+
+def peft_logits(family: str, adapter: Path | None, texts: Sequence[list[int]]) -> Tensor:
+    """What PEFT computes with the saved adapter, or transformers without one, [texts, tokens, vocab]."""
+    model = random_model(family) if adapter is None else _peft_model(family, adapter)
+    with torch.no_grad():
+        logits: Tensor = model(torch.tensor(list(texts)), use_cache=False).logits
+    return logits
+
+
+@cache
+def _peft_model(family: str, adapter: Path) -> Any:
+    from peft import PeftModel  # noqa: PLC0415 (slow to import)
+
+    with _quiet():
+        return PeftModel.from_pretrained(copy.deepcopy(random_model(family)), str(adapter)).eval()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PEFT calls deprecated parts of transformers, and warns of what the tests want to have."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

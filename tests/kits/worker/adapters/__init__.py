@@ -1,0 +1,1 @@
+"""Kits for adapters in a worker group."""
