@@ -44,6 +44,10 @@ PUT_MODEL = f"{PREFIX}.manage.put"
 LOAD_ADAPTER = f"{PREFIX}.manage.adapter.load"
 UNLOAD_ADAPTER = f"{PREFIX}.manage.adapter.unload"
 LEASE = f"{PREFIX}.kvstate.lease"
+ADAPTER_PUT = f"{PREFIX}.kvstate.adapter.put"
+ADAPTER_DELETE = f"{PREFIX}.kvstate.adapter.delete"
+ADAPTERS = f"{PREFIX}.kvstate.adapters"
+ADAPTER_CHANGED = f"{PREFIX}.adapter.changed"
 ATTACH = f"{PREFIX}.attach"
 # The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject
 BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"
@@ -62,7 +66,6 @@ ROUTER_QUEUE = "router"
 GATEWAY_QUEUE = "gateway"
 KVSTATE_QUEUE = "kvstate"
 TOKENIZE_QUEUE = "tokenize"  # the leaders of a model
-INSPECT_QUEUE = "inspect"  # likewise
 
 HEADER_TIMEOUT = "Ryz-Timeout-Ms"
 HEADER_REQUEST = "Ryz-Request-Id"  # the request that a call is made for, for logs and traces

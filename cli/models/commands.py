@@ -13,6 +13,7 @@ from cli.command_groups import JsonOption, command_group
 from cli.command_options import with_options
 from cli.models.convert.command import convert
 from cli.models.fleet_plan import plan
+from cli.models.running import adapter_commands as adapters
 from cli.models.running import commands as running
 
 app = command_group(
@@ -146,6 +147,8 @@ def remove_model(
     out.print(f"Removed {name}: {in_bytes(freed)} are free again.", soft_wrap=True)
 
 
+app.command("load-adapter")(adapters.load_adapter)
+app.command("unload-adapter")(adapters.unload_adapter)
 for command in (running.status, running.load, running.wake, running.sleep, running.unload, running.scale):
     app.command(command.__name__)(command)
 

@@ -71,6 +71,7 @@ def plan(
     ]
     for row, model in zip(rows, settled.models, strict=True):
         row["aliases"] = list(model.entry.aliases)
+        row["adapters"] = [{"name": one.name, "source": one.source} for one in model.entry.adapters]
     total = {field: sum(row[field] for row in rows) for field in _SUMMED}
     plan = settled.on_demand
     stores = plan.store_bytes if plan is not None else settled.sizings[0].store_bytes
@@ -84,6 +85,10 @@ def plan(
         )
         return
     out.print(_table(rows, total, machine, stores))
+    for row in rows:
+        if row["adapters"]:
+            names = ", ".join(one["name"] for one in row["adapters"])
+            out.print(f"Adapters of {row['name']}: {names}.", markup=False, soft_wrap=True)
     out.print(settled.text, soft_wrap=True)
 
 

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
-from cli.stack.agent.start import host_agent
+from cli.stack.agent.start import StackAgents
 from cli.stack.fleet.core_sets import Cores
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.host.kv_pool import shared_kv_pool
@@ -98,22 +98,21 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
         live = ExitStack()
         live_report = live.enter_context(start_report())
         stack = Stack(plan.specs, state_dir, state, live_report, listeners, imports=plan.imports)
-        agent = host_agent(options, settled, plan, stack, live_report)
+        agents = StackAgents(options, settled, plan, stack, live_report)
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(signum, stack.request_stop)
         try:
-            if agent is not None:
-                agent.begin(state.broker("host"))
+            agents.begin(state.broker("host"))
             with live:  # the table of the start; later notes are lines
                 ready = await stack.start(options.start_timeout_s)
             if ready:
+                await agents.await_started(options.start_timeout_s)
                 announce(options, settled, state, closing)
                 await stack.supervise()
             _say_ending(plan)
         finally:
-            if agent is not None:
-                await agent.close()
+            await agents.close()
             await stack.close()
     finally:
         ports.close()

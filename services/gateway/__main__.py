@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -18,6 +19,7 @@ from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minut
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.answering.events.slow_readers import ReaderLimits, watch_readers
+from services.gateway.answering.intake.adapter_names import AdapterNames
 from services.gateway.answering.intake.model_aliases import ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
@@ -49,13 +51,16 @@ from services.gateway.transports.websocket.sockets import PATH as REALTIME
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
 from shared.client import ClientSettings, InferenceClient
+from shared.client.calls.adapter_register import AdapterRegister
 from shared.client.calls.model_list import known_models, usable_names
+from shared.client.calls.register_sync import RegisterSync
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Unavailable
 from shared.lifecycle import Service, run_service
 from shared.messages import ModelList
 from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
+from shared.telemetry.service_levels import ServiceLevels
 from shared.tls import check_server_files
 from shared.web.http_server import http_server, passed_socket
 from shared.web.web_socket import web_socket_options
@@ -148,7 +153,7 @@ async def start(
         levels=measured.levels,
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
-        aliases=ModelAliases(checked_aliases(settings), model_names),
+        aliases=await _model_aliases(settings, bus, stack, measured.levels, model_names),
     )
     secret = made_root_key(settings)
     files = FileThread()
@@ -213,6 +218,24 @@ async def start(
     stack.callback(_abort_running, context)
     log.info("serving", host=settings.http_host, port=port, keys=len(keys), tls=bool(settings.http_cert))
     return OpenServers(port, app.direct, grpc_port)
+
+
+async def _model_aliases(
+    settings: GatewaySettings,
+    bus: Bus,
+    stack: AsyncExitStack,
+    levels: ServiceLevels,
+    list_names: Callable[[], Awaitable[list[str]]],
+) -> ModelAliases:
+    """Other names of models and adapters; the adapters are kept in step with the register."""
+    aliases = checked_aliases(settings)
+    adapters = AdapterNames(AdapterRegister(), aliases)
+    register = RegisterSync(bus, adapters.register)
+    await register.listen()
+    keeping = asyncio.create_task(register.keep())
+    stack.callback(keeping.cancel)
+    levels.label_of = adapters.label_of
+    return ModelAliases(aliases, list_names, adapters=adapters)
 
 
 def _watch_service(

@@ -52,6 +52,11 @@ from services.gateway.transports.http.response_pieces import PieceSender
 from services.gateway.transports.http.routes.batches import add_batches
 from services.gateway.transports.http.routes.formats import format_route
 from services.gateway.transports.http.routes.info import ServiceInfo, info_router
+from services.gateway.transports.http.routes.lora_adapters import (
+    LoadAdapterBody,
+    UnloadAdapterBody,
+    add_lora_adapters,
+)
 from services.gateway.transports.http.routes.manage_models import AddedModelBody, ScaleBody, add_manage_models
 from services.gateway.transports.http.routes.responses import ResponseParts, add_responses
 from services.gateway.transports.http.routes.session_paths import SessionPaths, is_session_path
@@ -161,6 +166,7 @@ def create_app(
     direct |= add_batches(app, context, batches)
     _add_streams(app, context, answering)
     add_manage_models(app, context, operators)
+    add_lora_adapters(app, context, operators)
     app.include_router(info_router(context.settings, context.admission.keyring, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics, socket_path=REALTIME)
@@ -176,6 +182,8 @@ def create_app(
         BatchRequest,
         ScaleBody,
         AddedModelBody,
+        LoadAdapterBody,
+        UnloadAdapterBody,
         NewSession,
         ToGroup,
     ]

@@ -3,9 +3,12 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
+import msgspec
+
 from services.gateway.answering.intake.model_aliases import ModelAliases, alias_named
-from shared.client.calls.model_list import not_served
-from shared.messages import ModelCard, ModelList, ModelState
+from shared.client.calls.model_list import not_served, usable_names
+from shared.errors import Unavailable
+from shared.messages import Adapter, ModelCard, ModelList, ModelState
 
 KnownModels = Callable[[], Awaitable[ModelList]]
 
@@ -18,12 +21,22 @@ class ServedModel:
         aliases: Its other names.
         ready: A group takes requests; else a request waits until a host has loaded the model.
         state: What a router knows of it; None: no host offers it.
+        adapter: What it is if it is an adapter; the rest then is that of its base.
     """
 
     card: ModelCard
     aliases: list[str]
     ready: bool
     state: ModelState | None = None
+    adapter: Adapter | None = None
+
+
+def adapter_card(base: ModelCard, adapter: Adapter) -> ModelCard:
+    """The card of an adapter: that of its base, under its own name."""
+    weights = f"{base.fingerprint}+{adapter.fingerprint}" if base.fingerprint else ""
+    return msgspec.structs.replace(
+        base, name=adapter.model, fingerprint=weights, created_s=adapter.created_s or base.created_s
+    )
 
 
 class ServedModels:
@@ -39,7 +52,7 @@ class ServedModels:
         self._aliases = aliases
 
     async def list_all(self) -> list[ServedModel]:
-        """The models: those of ready groups, then those that hosts offer besides."""
+        """The models: those of ready groups, those that hosts offer besides, and the adapters of all."""
         return self._all(await self._known())
 
     async def find(self, model: str) -> ServedModel:
@@ -58,6 +71,13 @@ class ServedModels:
         for one in served:
             if name in one.aliases:
                 return one
+        register, base = self._aliases.adapters.register, name.rpartition(":")[0]
+        if not register.is_current and base in usable_names(known):
+            raise Unavailable(
+                f"the adapters of model {base[:128]!r} are not known yet",
+                reason="adapters_unknown",
+                retry_after_s=1.0,
+            )
         raise alias_named(not_served(name, known), model, name)
 
     def _all(self, known: ModelList) -> list[ServedModel]:
@@ -67,9 +87,25 @@ class ServedModels:
             for card in known.models
             for state in [states.pop(card.name, None)]
         ]
-        return ready + [
+        models = ready + [
             ServedModel(state.card, self._names_of(name, state), ready=False, state=state)
             for name, state in sorted(states.items())
+        ]
+        return models + self._adapters_of(models)
+
+    def _adapters_of(self, models: list[ServedModel]) -> list[ServedModel]:
+        names, register = {model.card.name for model in models}, self._aliases.adapters.register
+        return [
+            ServedModel(
+                adapter_card(model.card, adapter),
+                self._aliases.names_of(adapter.model),
+                model.ready,
+                model.state,
+                adapter,
+            )
+            for model in models
+            for adapter in register.of_base(model.card.name)
+            if adapter.model not in names
         ]
 
     def _names_of(self, name: str, state: ModelState | None) -> list[str]:

@@ -10,6 +10,8 @@ from typing import Any, cast
 
 from msgspec.structs import asdict
 
+from services.kvstate.adapters.calls import AdapterCalls
+from services.kvstate.adapters.redis_adapters import RedisAdapterStore
 from services.kvstate.blocks.calls import BlockCalls
 from services.kvstate.blocks.metrics import BlockMetrics, TierCollector
 from services.kvstate.blocks.old_block_cleanup import remove_leftovers
@@ -42,6 +44,7 @@ SESSION_CALL_KINDS = 7
 BLOCK_CALL_KINDS = 2
 RESPONSE_CONNECTIONS = 16
 LEASE_CONNECTIONS = 2
+ADAPTER_CONNECTIONS = 4
 MISCONFIGURED = 2  # exit code of a service whose start makes no sense before a person has mended something
 
 
@@ -57,6 +60,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     stack.push_async_callback(kept_responses.close)
     leases = make_lease_store(settings, circuit)
     stack.push_async_callback(leases.close)
+    adapters = RedisAdapterStore(shared_link(settings, circuit, ADAPTER_CONNECTIONS))
+    stack.push_async_callback(adapters.close)
     blocks = make_block_store(settings, kv_circuit)
     stack.push_async_callback(blocks.close)
     bus = await service.connect_bus(stack)
@@ -129,6 +134,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             *sessions.calls(),
             *responses.calls(),
             *LeaseCalls(leases).calls(),
+            *AdapterCalls(bus, adapters).calls(),
             *BlockCalls(tier, counted).calls(),
         ]
     )

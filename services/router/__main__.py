@@ -8,6 +8,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import cast
 
+from services.router.adapters.calls import AdapterCalls
 from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
 from services.router.domain.groups.fleet import Fleet
@@ -25,6 +26,7 @@ from services.router.state import RouterState
 from services.router.status import describe
 from services.router.subscriptions import RouterSubscriptions
 from services.router.watch import FleetWatch
+from shared.client.calls.register_sync import RegisterSync
 from shared.host.cpu_pressure import CpuPressure
 from shared.lifecycle import Service, run_service
 from shared.settings import load
@@ -61,6 +63,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     controller = ModelController(context, lease, presence)
     service.registry.register(ModelCollector(state.models, fleet, lease.is_held, context.clock))
     pins = PinSync(bus, state.pins, metrics, constants.pins_refresh_s)
+    register = RegisterSync(bus, state.adapters, constants.adapters_refresh_s, metrics.event)
+    adapters = AdapterCalls(context)
     service.set_detail(lambda: describe(context, lease))
     await service.answer_operators(bus, outside)
     await service.serve_admin(stack)
@@ -70,12 +74,15 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await watch.listen()
     await presence.listen()
     await reports.listen()
+    await register.listen()
+    service.spawn(register.keep(), "keep adapters")
     service.spawn(pins.keep_pins(), "keep pins")
     service.spawn(watch.watch_fleet(), "watch fleet")
     # a router that has heard no heartbeat yet would answer that there is no such model
     await asyncio.sleep(constants.warmup_s)
     service.on_drain(sessions.stop_answering)
     service.on_drain(requests.stop_taking)
+    service.on_drain(adapters.stop_taking)
     service.on_drain(presence.leave)
     service.on_drain(controller.leave)
     await requests.take_requests()
@@ -83,6 +90,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.spawn(lease.keep(), "keep the models' lease")
     service.spawn(controller.control(), "control models")
     await sessions.answer_queries()
+    await adapters.take_calls()
     service.ready()
 
 

@@ -43,6 +43,8 @@ class RouterConstants:
     """Entries about sessions; each session has up to two. As above."""
     pins_refresh_s: float = 30.0
     """Interval at which all pins are read again; changes are announced at once, this is for lost ones."""
+    adapters_refresh_s: float = 10.0
+    """Interval at which the register of adapters is compared, likewise."""
     lookup_timeout_s: float = 0.1
     """How long `state_server` waits to learn where a session was last served; then it chooses without."""
     max_pending: int = 65_536

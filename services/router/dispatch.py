@@ -13,6 +13,7 @@ import structlog
 
 from services.router.context import RouterContext
 from services.router.decision_log import DecisionLog
+from services.router.domain.adapters import Meant, resolve
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
 from services.router.domain.models.demand import RequestKey
 from services.router.domain.models.refusals import WAKING
@@ -75,7 +76,13 @@ class Dispatcher:
         timeline = self._timelines.draft(incoming.request_id, incoming.attempt)
         timeline.mark("routed", {"copy": count})
         started = time.perf_counter()
-        facts, turn_tokens = self._state.sessions.complete_facts(incoming.facts, incoming.asker, now)
+        meant = self._meant(incoming.facts)
+        if isinstance(meant, Refusal):
+            timeline.mark("refused", {"reason": meant.reason})
+            self._timelines.keep(timeline)
+            self._decisions.record_refusal(incoming, meant.reason, time.perf_counter() - started)
+            return self._refuse(incoming, meant)
+        facts, turn_tokens = self._state.sessions.complete_facts(meant.facts, incoming.asker, now)
         view, decision = self._decide(incoming, facts, now)
         if isinstance(decision, Assignment):
             seconds = time.perf_counter() - started
@@ -83,7 +90,9 @@ class Dispatcher:
             timeline.mark("decided", {"group": decision.group, "reason": decision.reason})
             self._timelines.keep(timeline)
             tokens = facts.prompt_tokens + move.computed_tokens, turn_tokens - facts.prompt_tokens
-            return self._send(incoming, facts, decision, now=now, count=count, tokens=tokens)
+            return self._send(
+                incoming, Meant(facts, meant.adapter), decision, now=now, count=count, tokens=tokens
+            )
         waits = False
         if not view.ready:
             waits = self._state.models.demand.waits(view.model, _wish_of(incoming))
@@ -93,6 +102,12 @@ class Dispatcher:
             self._timelines.keep(timeline)
             self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
         return self._refuse(incoming, decision)
+
+    def _meant(self, facts: RequestFacts) -> Meant | Refusal:
+        if ":" not in facts.model:
+            return Meant(facts)
+        state, fleet = self._state, self._fleet
+        return resolve(facts, state.adapters, lambda name: state.models.has_model(name, fleet))
 
     def _without_group(self, incoming: Incoming, view: FleetView, usual: Refusal, now: float) -> Refusal:
         """The refusal where no group of the model takes requests; a request that can wait is noted."""
@@ -153,7 +168,7 @@ class Dispatcher:
         # a group that gave the request back may still count as ready: its last heartbeat was sent before
         avoid = duplicates.get((tenant, request_id, attempt - 1), now) if attempt else None
         avoid = avoid or incoming.lost_group
-        view = self._fleet.view(facts.model, now, avoid, facts.weights)
+        view = self._fleet.view(facts.model, now, avoid, facts.weights, facts.adapter)
         pinned = self._state.pins.group_of(tenant, incoming.session_id)
         decision = choose(facts, view, now, policy=self._policy, pinned=pinned)
         if (
@@ -167,7 +182,7 @@ class Dispatcher:
     def _send(
         self,
         incoming: Incoming,
-        facts: RequestFacts,
+        meant: Meant,
         chosen: Assignment,
         *,
         now: float,
@@ -177,11 +192,12 @@ class Dispatcher:
         """Send the request and remember it, or send the caller an error.
 
         Args:
+            meant: With what is known of the session.
             now: Monotonic seconds.
             count: How many groups it was offered to.
             tokens: Of its prompt that the group computes, and of its answer.
         """
-        state = self._state
+        state, facts = self._state, meant.facts
         route = Route(
             group=chosen.group,
             reason=chosen.reason,
@@ -195,6 +211,7 @@ class Dispatcher:
             reply_to=incoming.reply_to,
             instance_id=self._fleet.instance_of(chosen.group),
             outside=incoming.outside,
+            adapter=meant.adapter,
         )
         data, key = encode(work), incoming.key
         self._sent += 1

@@ -89,7 +89,10 @@ class SessionEvents:
         if not message.reply:
             return None
         now, key = self._clock(), session_key(query.session_id)
-        view = self._fleet.view(query.model, now)
+        adapter = None
+        if not self._state.models.has_model(query.model, self._fleet):
+            adapter = self._state.adapters.find(query.model)
+        view = self._fleet.view(adapter.base if adapter is not None else query.model, now)
         known = self._state.sessions.find(query.tenant, query.session_id, key, now)
         home = view.home(key)
         return SessionRoute(

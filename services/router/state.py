@@ -10,6 +10,7 @@ from services.router.domain.pins import PinTable
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming
 from services.router.settings import RouterSettings
+from shared.client.calls.adapter_register import AdapterRegister
 
 
 class Forward(msgspec.Struct, frozen=True, gc=False):
@@ -36,6 +37,7 @@ class RouterState:
         balance: Requests by group, fading.
         contests: Which requests go to a full group.
         models: What hosts offer, and the requests that wait for it.
+        adapters: What the register of adapters has.
     """
 
     def __init__(self, settings: RouterSettings) -> None:
@@ -51,6 +53,7 @@ class RouterState:
         self.balance = DecayingCounts(constants.fleet.half_life_s)
         self.contests = Contests(constants.contested_slots_per_s)
         self.models = ModelBook()
+        self.adapters = AdapterRegister()
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
+from services.router.domain.adapters import adapters_not_read
 from services.router.domain.groups.fleet import Change
 from services.router.incoming import Incoming, read, sender
 from services.router.losses import LossReports
@@ -24,7 +25,8 @@ from shared.bus import Bus, Handler, Message, Subscription
 from shared.bus.endpoint import Endpoint, call
 from shared.bus.subject import can_answer
 from shared.errors import InvalidRequest, RyzError, SessionNotFound
-from shared.messages import Heartbeat, ListModels, ModelList, SessionFound, SessionGet
+from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList, SessionFound, SessionGet
+from shared.messages.adapters import listed
 from shared.subjects import caller_of
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.request_ids import TRACE_PARENT, bind_request
@@ -213,17 +215,24 @@ class RouterSubscriptions:
             log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
                      model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip
 
-    async def list_models(self, _: ListModels, message: Message) -> ModelList | None:
-        """Returns the models that can be routed to, those whose groups are all away, and what hosts offer."""
+    async def list_models(self, query: ListModels, message: Message) -> ModelList | None:
+        """Returns the models that can be routed to, those whose groups are all away, and what hosts offer.
+
+        Raises:
+            Unavailable: Adapters are asked for, and the register was not read yet.
+        """
         if not message.reply:
             return None
-        now = self._clock()
+        now, register = self._clock(), self._state.adapters
+        if query.adapters_of and not register.is_current:
+            raise adapters_not_read(query.adapters_of).error()
         models = self._fleet.models(now)
         away = {group.heartbeat.model.name for group in self._fleet.groups()}
         return ModelList(
             models=models,
             away=sorted(away.union(self._state.models.offered.away()).difference(c.name for c in models)),
             offered=self._state.models.states(self._fleet, now),
+            adapters=[listed(one) for one in register.of_base(query.adapters_of)],
         )
 
     def _in_json(self, handle: Handler) -> Handler:
@@ -233,12 +242,17 @@ class RouterSubscriptions:
         """
 
         async def answer(message: Message) -> None:
-            if not _is_json(message.data):
+            query = _in_json(message.data)
+            if query is None:
                 waits = handle(message)
                 if waits is not None:
                     await waits
                 return
-            found = await self.list_models(ListModels(), message)
+            found: ModelList | ErrorReply | None
+            try:
+                found = await self.list_models(query, message)
+            except RyzError as error:
+                found = ErrorReply(error=error.code, message=error.message, data=error.data)
             if found is not None:
                 await self._bus.publish(message.reply, msgspec.json.encode(found))
 
@@ -275,10 +289,9 @@ def _check_subject(heartbeat: Heartbeat, message: Message) -> None:
         )
 
 
-def _is_json(data: bytes) -> bool:
-    """Whether a query for the models is an object in JSON."""
+def _in_json(data: bytes) -> ListModels | None:
+    """A query for the models in JSON; None if it is no object."""
     try:
-        msgspec.json.decode(data[: ListModels.max_bytes], type=ListModels)
+        return msgspec.json.decode(data[: ListModels.max_bytes], type=ListModels)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return False
-    return True
+        return None

@@ -63,6 +63,7 @@ CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
 START_GROUP, STOP_GROUP = _all(subjects.start_group("_")), _all(subjects.stop_group("_"))
 LIMIT_HOSTED_KV, LIMIT_KV = _all(subjects.limit_hosted_kv("_")), _all(subjects.limit_kv("_"))
 INSPECT_ADAPTER = _all(subjects.inspect_adapter("_"))
+MANAGE_ADAPTERS = (subjects.LOAD_ADAPTER, subjects.UNLOAD_ADAPTER)
 TOKENIZE = (_all(subjects.tokenize("_")), _all(subjects.detokenize("_")))
 TOKENIZE_OUTSIDE = (
     _all(subjects.tokenize("_", ANY_CALLER)),
@@ -88,8 +89,8 @@ _GATEWAY = BusAccount(
         subjects.MODELS,
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
-        DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, subjects.PUT_MODEL, *TOKENIZE, *RESPONSE_CALLS,
-        *BATCHES,
+        DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, subjects.PUT_MODEL, *MANAGE_ADAPTERS,
+        subjects.ADAPTERS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
     ),
     read=(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,
@@ -97,7 +98,7 @@ _GATEWAY = BusAccount(
         *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls(ANY_CALLER)),
         _member(subjects.complete_all(), subjects.GATEWAY_QUEUE),
         _member(subjects.complete_all(ANY_CALLER), subjects.GATEWAY_QUEUE),
-        subjects.SESSION_TURNS,
+        subjects.SESSION_TURNS, subjects.ADAPTER_CHANGED,
     ),
     answers=True,
 )  # fmt: skip
@@ -106,7 +107,8 @@ _ROUTER = BusAccount(
     "routers",
     publish=(
         WORK, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.SESSION_GET, subjects.PINS, ANY_INBOX,
-        subjects.LEASE, START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV, INSPECT_ADAPTER,
+        subjects.LEASE, START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV,
+        subjects.ADAPTER_PUT, subjects.ADAPTER_DELETE, subjects.ADAPTERS, INSPECT_ADAPTER,
     ),
     read=(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
@@ -114,7 +116,8 @@ _ROUTER = BusAccount(
         subjects.AGAIN_ALL, subjects.again_all(ANY_CALLER), subjects.MODELS, subjects.models(ANY_CALLER),
         subjects.SESSION_ROUTE,
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.BROKER_DISCONNECT,
-        subjects.HOST_REPORT, subjects.SESSION_TURNS,
+        subjects.HOST_REPORT, subjects.SESSION_TURNS, subjects.ADAPTER_CHANGED,
+        *(_member(subject, subjects.ROUTER_QUEUE) for subject in MANAGE_ADAPTERS),
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS, subjects.EXPLAIN,
         subjects.SRV_ALL,
     ),
@@ -130,7 +133,7 @@ _WORKER = BusAccount(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,
         *(_all(subject) for subject in (subjects.resend("_", ANY_CALLER), subjects.cancel("_", ANY_CALLER))),
         *(_member(subject, subjects.TOKENIZE_QUEUE) for subject in (*TOKENIZE, *TOKENIZE_OUTSIDE)),
-        _member(INSPECT_ADAPTER, subjects.INSPECT_QUEUE),
+        _member(INSPECT_ADAPTER, subjects.TOKENIZE_QUEUE),
         subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, LIMIT_KV, PEER, WARM, CLAIM, DELIVERED,
         subjects.KV_HOLDERS,
         subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE,
@@ -140,14 +143,15 @@ _WORKER = BusAccount(
 _KVSTATE = BusAccount(
     "kvstate",
     "the KV state service",
-    publish=(subjects.SESSION_PINNED, subjects.SESSION_GONE),
+    publish=(subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.ADAPTER_CHANGED),
     read=(
         *(
             _member(subject, subjects.KVSTATE_QUEUE)
             for subject in (
                 subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
                 subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.PINS, subjects.BLOCKS_FIND,
-                subjects.BLOCKS_COMMIT, subjects.LEASE, *RESPONSE_CALLS,
+                subjects.BLOCKS_COMMIT, subjects.LEASE, subjects.ADAPTER_PUT, subjects.ADAPTER_DELETE,
+                subjects.ADAPTERS, *RESPONSE_CALLS,
             )
         ),
         subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL,
@@ -160,13 +164,13 @@ _CLI = BusAccount(
     publish=(
         subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE, subjects.SRV_ALL, subjects.MODELS, DRAIN,
         subjects.SESSION_ROUTE, subjects.KV_HOLDERS, subjects.BLOCKS_FIND, subjects.MANAGE_MODEL,
-        subjects.PUT_MODEL,
+        subjects.PUT_MODEL, *MANAGE_ADAPTERS, subjects.ADAPTERS,
     ),
 )  # fmt: skip
 _HOST = BusAccount(
     "host",
     "agents of hosts, which start and stop groups",
-    publish=(subjects.HOST_REPORT, DRAIN, LIMIT_KV),
+    publish=(subjects.HOST_REPORT, DRAIN, LIMIT_KV, *MANAGE_ADAPTERS, subjects.MODELS),
     read=(START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV, subjects.MANAGE_MODEL, subjects.PUT_MODEL),
     answers=True,
 )  # fmt: skip

@@ -3,6 +3,7 @@
 Use `InferenceClient`. `generation/generation_state.py` is the state machine of one request.
 """
 
+from shared.client.calls.adapters_client import AdaptersClient
 from shared.client.calls.model_list import list_models
 from shared.client.calls.models_client import ModelsClient, ModelWish
 from shared.client.calls.sessions_client import SessionsClient
@@ -13,6 +14,7 @@ from shared.client.request_forms import chat_request, text_request, tool
 from shared.client.settings import ClientSettings
 
 __all__ = [
+    "AdaptersClient",
     "Choice",
     "ClientSettings",
     "Completion",

@@ -7,6 +7,7 @@ import msgspec
 
 from shared.bus import Bus
 from shared.client.calls import model_list, token_calls
+from shared.client.calls.adapters_client import AdaptersClient
 from shared.client.calls.models_client import ModelsClient
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.results import Completion, Embedding
@@ -83,6 +84,11 @@ class ClientCalls(ABC):
     def models(self) -> ModelsClient:
         """The models that hosts offer; managing them is for operators and for our services."""
         return ModelsClient(self.bus, caller=self.caller, wait_s=self.wait_s)
+
+    @property
+    def adapters(self) -> AdaptersClient:
+        """The adapters of models; loading and unloading them is for operators and for our services."""
+        return AdaptersClient(self.bus, caller=self.caller)
 
     async def tokenize(self, query: TokenizeQuery, *, timeout_s: float) -> Tokenized:
         """The tokens of a prompt; raises what `token_calls.tokenize` raises."""

@@ -17,6 +17,9 @@ AdapterName = Annotated[
 AdapterFingerprint = Annotated[
     str, msgspec.Meta(pattern=r"^[0-9a-f]{32}\Z", description="Identifies the adapter's content.")
 ]
+RegisterVersion = Annotated[int, msgspec.Meta(ge=0, le=2**53, description="Of the register of adapters.")]
+MAX_PER_BASE, MAX_ADAPTERS = 1000, 5000
+SHOWN_SOURCE = 64  # characters
 
 
 class Adapter(Wire, frozen=True, kw_only=True):
@@ -42,6 +45,38 @@ class Adapter(Wire, frozen=True, kw_only=True):
     def model(self) -> str:
         """What callers ask for."""
         return f"{self.base}:{self.name}"
+
+    @property
+    def source_name(self) -> str:
+        """The last part of its path, which tells nothing of the hosts."""
+        return self.source.rstrip("/").rpartition("/")[2][:SHOWN_SOURCE]
+
+
+class ListedAdapter(Wire, frozen=True, kw_only=True):
+    """An adapter as any caller may see it; fields as in `Adapter`.
+
+    Attributes:
+        source: The last part of the path, shortened to 64 characters.
+    """
+
+    name: AdapterName
+    source: str
+    fingerprint: AdapterFingerprint
+    rank: Annotated[int, msgspec.Meta(ge=1)]
+    num_bytes: Annotated[int, msgspec.Meta(ge=0)]
+    created_s: int = 0
+
+
+def listed(adapter: Adapter) -> ListedAdapter:
+    """Returns what any caller may see of an adapter."""
+    return ListedAdapter(
+        name=adapter.name,
+        source=adapter.source_name,
+        fingerprint=adapter.fingerprint,
+        rank=adapter.rank,
+        num_bytes=adapter.num_bytes,
+        created_s=adapter.created_s,
+    )
 
 
 class InspectAdapter(Wire, frozen=True, kw_only=True):
@@ -90,3 +125,76 @@ class AdapterManaged(Wire, frozen=True, kw_only=True):
     """Answer to `LoadAdapterCall` and `UnloadAdapterCall`: what is, or was, in the register."""
 
     adapter: Adapter
+
+
+class AdapterPut(Wire, frozen=True, kw_only=True):
+    """A router puts an adapter into the register of the KV state service.
+
+    The same content under the same name counts as done; other content is a `conflict` unless it `replaces`.
+    """
+
+    max_bytes: ClassVar[int] = 32_768
+    adapter: Adapter
+    replace: bool = False
+
+
+class AdapterDelete(Wire, frozen=True, kw_only=True):
+    """A router removes an adapter from the register."""
+
+    max_bytes: ClassVar[int] = SMALL
+    base: ModelName
+    name: AdapterName
+
+
+class AdapterStored(Wire, frozen=True, kw_only=True):
+    """Answer to `AdapterPut` and `AdapterDelete`.
+
+    Attributes:
+        adapter: What is in the register, or was; None: there is none to delete.
+        version: Of the register.
+    """
+
+    adapter: Adapter | None = None
+    version: RegisterVersion = 0
+
+
+class AdapterList(Wire, frozen=True, kw_only=True):
+    """Asks for a part of the register.
+
+    Attributes:
+        known: The version that the caller has; the answer to an unchanged register is empty.
+        cursor: From the answer before; empty: from the beginning.
+    """
+
+    max_bytes: ClassVar[int] = SMALL
+    known: RegisterVersion = 0
+    cursor: Annotated[str, msgspec.Meta(max_length=256)] = ""
+
+
+class AdapterPage(Wire, frozen=True, kw_only=True):
+    """Answer to `AdapterList`.
+
+    Attributes:
+        version: Grows with each change of the register; 0: it was always empty. Pages of different versions
+            do not belong together.
+        cursor: Where the next page begins; empty: this is the last one.
+    """
+
+    adapters: list[Adapter] = []
+    version: RegisterVersion = 0
+    cursor: str = ""
+
+
+class AdapterChanged(Wire, frozen=True, kw_only=True):
+    """News of the KV state service to routers and gateways: the register has changed.
+
+    Attributes:
+        before: The version before; who has another one reads the register again.
+        put: The adapter that is there now; None: the one of `base` and `name` is gone.
+    """
+
+    base: ModelName
+    name: AdapterName
+    before: RegisterVersion
+    version: RegisterVersion
+    put: Adapter | None = None

@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
+from shared.messages.adapters import ListedAdapter
 from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire
 from shared.messages.fleet import ModelCard
 
@@ -257,9 +258,14 @@ class ModelState(Wire, frozen=True, kw_only=True):
 
 
 class ListModels(Wire, frozen=True, kw_only=True):
-    """Asks any router for the models that it can route to."""
+    """Asks any router for the models that it can route to.
+
+    Attributes:
+        adapters_of: The answer also lists the adapters of this model; empty: of none.
+    """
 
     max_bytes: ClassVar[int] = SMALL
+    adapters_of: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
 class ModelList(Wire, frozen=True, kw_only=True):
@@ -273,4 +279,7 @@ class ModelList(Wire, frozen=True, kw_only=True):
     offered: Annotated[
         list[ModelState],
         msgspec.Meta(description="What hosts offer, loaded or not; empty where no host loads models."),
+    ] = []
+    adapters: Annotated[
+        list[ListedAdapter], msgspec.Meta(description="Of the model that was asked for, by name.")
     ] = []

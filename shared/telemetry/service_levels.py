@@ -6,6 +6,8 @@ answered for it, the first `MAX_SERIES` combinations are shown as they are, late
 requests are shown under OpenTelemetry's names for clients of generative AI (`genai.py`).
 """
 
+from collections.abc import Callable
+
 from prometheus_client import CollectorRegistry, Counter
 
 from shared.errors import RyzError
@@ -102,6 +104,7 @@ class ServiceLevels:
             TOKEN_BUCKETS,
             (*REQUEST_LABELS, "gen_ai_token_type"),
         )
+        self.label_of: Callable[[str], str] = str  # maps an adapter to its base
         self._models = LabelBound(MAX_MODELS, lambda values: (OTHER,))
         self._served: set[str] = set()
         self._levels = LabelBound(MAX_SERIES, lambda values: (OTHER, OTHER, values[2]))
@@ -113,6 +116,7 @@ class ServiceLevels:
 
     def model_label(self, model: str, *, served: bool) -> str:
         """Return the label of a model; `served`: a group has answered for it."""
+        model = self.label_of(model)
         if served:
             (label,) = self._models.fit((model,))
             if label == model:

@@ -167,6 +167,15 @@ RECORDED_MESSAGE = m.RecordedMessage(
 RECORDED_RANK = m.RecordedRank(
     rank=1, pid=8, host="10.0.0.2", offset_ns=-3, error_ns=2, trace=b"t", problem="it ended"
 )
+ADAPTER = m.Adapter(
+    name="fr", base="demo", source="/adapters/fr", fingerprint="0123456789abcdef" * 2, rank=16,
+    num_bytes=3_200_000, tenant="acme", created_s=1_790_000_000,
+)  # fmt: skip
+LISTED_ADAPTER = m.ListedAdapter(
+    name="fr", source="fr", fingerprint="0123456789abcdef" * 2, rank=16, num_bytes=3_200_000,
+    created_s=1_790_000_000,
+)  # fmt: skip
+
 EXAMPLES: list[m.Wire] = [
     TOP,
     LOGPROB,
@@ -202,13 +211,14 @@ EXAMPLES: list[m.Wire] = [
     RESUME,
     REQUEST,
     ROUTE,
-    m.Work(request=encode(REQUEST), route=ROUTE, reply_to="_INBOX.a.f", instance_id="leader-1", outside=True),
+    m.Work(request=encode(REQUEST), route=ROUTE, reply_to="_INBOX.a.f", instance_id="leader-1", outside=True,
+           adapter=ADAPTER),
     LOAD,
     CARD,
     m.Heartbeat(
         group="g0", instance_id="i1", seq=9, interval_ms=100, state="ready", model=CARD, load=LOAD,
         tensor_parallel=2, weight=0.5, accepted_total=77, kv=KV_RATES, ended_total=70,
-        broken_total=2, vitals=VITALS,
+        broken_total=2, vitals=VITALS, adapters=[ADAPTER.fingerprint],
     ),
     VITALS,
     m.GroupDown(
@@ -233,6 +243,19 @@ EXAMPLES: list[m.Wire] = [
     m.ModelManaged(model="demo", host="stack", refused="it is pinned"),
     MODEL_STATE,
     m.LeaseClaim(name="models", holder="router-1", ttl_ms=3000),
+    ADAPTER,
+    LISTED_ADAPTER,
+    m.InspectAdapter(model="demo", source="/adapters/fr"),
+    m.AdapterInspected(fingerprint="0123456789abcdef" * 2, rank=16, num_bytes=3_200_000),
+    m.LoadAdapterCall(base="demo", name="fr", source="/adapters/fr", tenant="acme", replace=True),
+    m.UnloadAdapterCall(base="demo", name="fr"),
+    m.AdapterManaged(adapter=ADAPTER),
+    m.AdapterPut(adapter=ADAPTER, replace=True),
+    m.AdapterDelete(base="demo", name="fr"),
+    m.AdapterStored(adapter=ADAPTER, version=7),
+    m.AdapterList(known=7, cursor="demo fr"),
+    m.AdapterPage(adapters=[ADAPTER], version=7, cursor="demo fr"),
+    m.AdapterChanged(base="demo", name="fr", before=6, version=7, put=ADAPTER),
     m.LeaseHeld(holder="router-2", epoch=7, ttl_ms=2500),
     m.ClaimGroup(
         group="g0", instance_id="leader-1", claim_id="c0ffee", host="host-1", since_ms=1_700_000_000_000
@@ -240,8 +263,8 @@ EXAMPLES: list[m.Wire] = [
     m.GroupClaimed(group="g0", instance_id="leader-2", host="host-2", state="draining"),
     m.DrainGroup(timeout_ms=5000),
     m.Draining(group="g0", instance_id="leader-1", requests=3, timeout_ms=5000),
-    m.ListModels(),
-    m.ModelList(models=[CARD], away=["large"], offered=[MODEL_STATE]),
+    m.ListModels(adapters_of="demo"),
+    m.ModelList(models=[CARD], away=["large"], offered=[MODEL_STATE], adapters=[LISTED_ADAPTER]),
     m.StatusQuery(),
     m.ServiceStatus(
         service="router", instance_id="i1", state="draining", version="0.1.0", uptime_s=1.5, pid=42,

@@ -110,6 +110,35 @@ SUBJECTS = [
         "agents of hosts",
     ),
     SubjectRow(f"`{subjects.LEASE}`", "LeaseClaim, answered by LeaseHeld", "routers", KVSTATE),
+    *(
+        SubjectRow(
+            f"`{subject}`",
+            f"{call}, answered by AdapterManaged",
+            "gateways, operators, agents of hosts",
+            ROUTERS,
+        )
+        for subject, call in (
+            (subjects.LOAD_ADAPTER, "LoadAdapterCall"),
+            (subjects.UNLOAD_ADAPTER, "UnloadAdapterCall"),
+        )
+    ),
+    SubjectRow(
+        _each(subjects.inspect_adapter("_"), "model"),
+        "InspectAdapter, answered by AdapterInspected",
+        "routers",
+        LEADERS,
+    ),
+    SubjectRow(f"`{subjects.ADAPTER_PUT}`", "AdapterPut, answered by AdapterStored", "routers", KVSTATE),
+    SubjectRow(
+        f"`{subjects.ADAPTER_DELETE}`", "AdapterDelete, answered by AdapterStored", "routers", KVSTATE
+    ),
+    SubjectRow(
+        f"`{subjects.ADAPTERS}`",
+        "AdapterList, answered by AdapterPage",
+        "routers, gateways, operators",
+        KVSTATE,
+    ),
+    SubjectRow(f"`{subjects.ADAPTER_CHANGED}`", "AdapterChanged", "kvstate", "all routers and gateways"),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
     SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),
     SubjectRow(

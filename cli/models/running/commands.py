@@ -31,21 +31,28 @@ class WaitOptions:
 
 @with_options
 def status(common: BrokerOptions) -> None:
-    """List the models that hosts offer: state, groups, requests that wait, memory, and why.
+    """List the models that hosts offer: state, groups, requests that wait, memory, and why; and all adapters.
 
     Examples:
         ryz models status
         ryz models status --json
     """
-    from cli.console import out  # noqa: PLC0415 (keeps `ryz --help` quick)
-    from cli.models.running.view import as_dict, listing  # noqa: PLC0415
+    from cli.console import err, out  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.models.running.view import adapter_dict, adapter_listing, as_dict, listing  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
 
-    states = _run(common, lambda fleet: fleet.list_models())
+    states, adapters = on_fleet(common, lambda fleet: fleet.list_all())
     if common.as_json:
-        print(json_text({"object": "list", "data": [as_dict(state) for state in states]}))
-    else:
-        out.print(listing(states))
+        data = [as_dict(state) for state in states]
+        shown = None if adapters is None else [adapter_dict(one) for one in adapters]
+        print(json_text({"object": "list", "data": data, "adapters": shown}))
+        return
+    out.print(listing(states))
+    if adapters:
+        out.print()
+        out.print(adapter_listing(adapters))
+    elif adapters is None:
+        err.print("Adapters are not known: the KV state service does not answer.", style="dim")
 
 
 def _command_for(action: "Action", description: str) -> Callable[..., None]:
@@ -116,14 +123,15 @@ def _manage(name: str, action: "Action", groups: int, waits: WaitOptions, common
 
     wish = ModelWish(name, action, groups)
     timeout_s = waits.timeout_s if waits.wait else 0.0
-    state = _run(common, lambda fleet: fleet.manage(wish, timeout_s, quiet=common.as_json))
+    state = on_fleet(common, lambda fleet: fleet.manage(wish, timeout_s, quiet=common.as_json))
     if common.as_json:
         print(json_text(as_dict(state)))
     else:
         out.print(outcome(wish, state), soft_wrap=True)
 
 
-def _run(common: BrokerOptions, work: Callable[["FleetModels"], Awaitable[T]]) -> T:
+def on_fleet(common: BrokerOptions, work: Callable[["FleetModels"], Awaitable[T]]) -> T:
+    """Run something on the fleet of the broker that the options name."""
     import asyncio  # noqa: PLC0415
 
     from cli.models.running.fleet_models import fleet_models  # noqa: PLC0415

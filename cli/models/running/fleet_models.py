@@ -14,9 +14,10 @@ from cli.stack.state import StateDir
 from cli.status.query import connect_broker, find_broker
 from shared.address import redact
 from shared.bus import Bus
-from shared.client import ModelsClient, ModelWish
-from shared.errors import InvalidRequest, ModelNotFound, RyzError
-from shared.messages import ModelState
+from shared.client import AdaptersClient, ModelsClient, ModelWish
+from shared.client.calls.register_sync import read_register
+from shared.errors import InvalidRequest, ModelNotFound, RyzError, Unavailable
+from shared.messages import Adapter, ModelState
 
 NO_SUCH_MODEL = 2
 
@@ -25,12 +26,41 @@ class FleetModels:
     """The models of the fleet that one broker reaches. Methods raise `CommandError` with a sentence."""
 
     def __init__(self, bus: Bus) -> None:
+        self._bus = bus
         self._client = ModelsClient(bus)
+        self._adapters = AdaptersClient(bus)
 
     async def list_models(self) -> list[ModelState]:
         """Return the models that hosts offer, by name."""
         try:
             return await self._client.list_models()
+        except RyzError as error:
+            _fail(error)
+
+    async def list_all(self) -> tuple[list[ModelState], list[Adapter] | None]:
+        """Return the same and the adapters of all models; None: the KV state service does not answer."""
+        states = await self.list_models()
+        try:
+            adapters, _ = await read_register(self._bus)
+        except Unavailable:
+            return states, None
+        return states, adapters
+
+    async def load_adapter(
+        self, base: str, name: str, source: str, *, tenant: str, replace: bool, wait_s: float
+    ) -> Adapter:
+        """See `AdaptersClient.load_adapter`."""
+        try:
+            return await self._adapters.load_adapter(
+                base, name, source, tenant=tenant, replace=replace, wait_s=wait_s
+            )
+        except RyzError as error:
+            _fail(error)
+
+    async def unload_adapter(self, base: str, name: str) -> Adapter:
+        """See `AdaptersClient.unload_adapter`."""
+        try:
+            return await self._adapters.unload_adapter(base, name)
         except RyzError as error:
             _fail(error)
 

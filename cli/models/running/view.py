@@ -13,7 +13,7 @@ from rich.text import Text
 from cli.console import err
 from cli.stack.sizing_text import size_words
 from shared.client import ModelWish
-from shared.messages import ModelState
+from shared.messages import Adapter, ModelState
 
 _STYLES = {"ready": "green", "loading": "cyan", "draining": "yellow", "failed": "red"}
 _WISHES = {
@@ -56,6 +56,29 @@ def listing(states: Sequence[ModelState]) -> RenderableType:
             Text(remark(state)),
         )
     return table
+
+
+def adapter_listing(adapters: Sequence[Adapter]) -> Table:
+    """Return a table with a row for each adapter."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in ("adapter", "rank", "memory", "tenant", "source"):
+        table.add_column(name, justify="right" if name in {"rank", "memory"} else "left", header_style="dim",
+                         overflow="fold")  # fmt: skip
+    for one in adapters:
+        cells = one.model, str(one.rank), size_words(one.num_bytes), one.tenant, one.source
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def adapter_dict(adapter: Adapter) -> dict[str, Any]:
+    """Return plain values for JSON."""
+    values = {name: getattr(adapter, name) for name in adapter.__struct_fields__}
+    return {"model": adapter.model, **values}
+
+
+def adapter_words(adapter: Adapter) -> str:
+    """Return what an adapter is, in words."""
+    return f"rank {adapter.rank}, {size_words(adapter.num_bytes)} in each group that uses it"
 
 
 def memory(state: ModelState) -> str:

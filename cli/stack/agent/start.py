@@ -1,4 +1,4 @@
-"""Makes the agent of a stack whose models come and go."""
+"""Makes what acts for a stack on the bus: the agent of models that come and go, and that of adapters."""
 
 import logging
 import sys
@@ -7,6 +7,7 @@ import structlog
 
 from cli.console import StartReport
 from cli.stack.agent.agent import HostAgent
+from cli.stack.agent.declared_adapters import DeclaredAdapters
 from cli.stack.agent.offers import HostPlan
 from cli.stack.fleet.one_more import find_one_more
 from cli.stack.machine import Settled
@@ -18,14 +19,45 @@ from cli.stack.supervision.stack import Stack
 OWN_BROKER = "local"  # the host's name where no other one is on the broker
 
 
+class StackAgents:
+    """Call `begin` before the stack is started, and `close` before it ends."""
+
+    def __init__(
+        self, options: UpOptions, settled: Settled, plan: StackPlan, stack: Stack, report: StartReport
+    ) -> None:
+        self._host = host_agent(options, settled, plan, stack, report)
+        self._adapters = DeclaredAdapters(settled.models, report.note)
+        if self._host is not None or self._adapters.models:
+            _quiet_bus()
+
+    def begin(self, url: str) -> None:
+        """Connect to the broker as soon as it is there, and act until `close`."""
+        if self._host is not None:
+            self._host.begin(url)
+        self._adapters.begin(url)
+
+    async def await_started(self, timeout_s: float) -> None:
+        """Wait until the adapters of models that are loaded with the stack are registered, or are not."""
+        await self._adapters.await_started(timeout_s)
+
+    async def close(self) -> None:
+        """End what it does; groups that are ending go on, and end with the stack."""
+        await self._adapters.close()
+        if self._host is not None:
+            await self._host.close()
+
+
+def _quiet_bus() -> None:
+    quiet = structlog.make_filtering_bound_logger(logging.WARNING)  # a broker may be away
+    structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+
+
 def host_agent(
     options: UpOptions, settled: Settled, plan: StackPlan, stack: Stack, report: StartReport
 ) -> HostAgent | None:
     """Return the agent; None if all groups run as long as the stack."""
     if settled.on_demand is None:
         return None
-    quiet = structlog.make_filtering_bound_logger(logging.WARNING)  # of the bus; a broker may be away
-    structlog.configure(wrapper_class=quiet, logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     running, on_demand = [spec for spec in plan.specs if spec.model], settled.on_demand
     host_plan = HostPlan(
         host=options.stack or OWN_BROKER,

@@ -81,6 +81,12 @@ class Declaration:
             names.setdefault(entry.name, index)
         for index, alias, problem in self._alias_problems(names):
             self.add_entry_problem(index, "aliases", f"the alias {alias!r} {problem}")
+        taken = names.keys() | {alias for entry in self.entries.values() for alias in entry.aliases}
+        for index, entry in self.entries.items():
+            for adapter in entry.adapters:
+                if (full := f"{entry.name}:{adapter.name}") in taken:
+                    text = f"the adapter {full!r} has the name of a model or an alias: change one"
+                    self.add_entry_problem(index, "adapters", text)
 
     def _alias_problems(self, names: Mapping[str, int]) -> Iterator[tuple[int, str, str]]:
         taken = dict[str, int]()

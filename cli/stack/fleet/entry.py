@@ -23,6 +23,7 @@ from pydantic import (
     model_validator,
 )
 
+from cli.stack.fleet.adapter_entry import AdapterEntry
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.rank_protocol.run_config import KVTokens, PrecisionChoice, Ranks, Threads
 from services.worker.setting_types import ToolFormatName
@@ -69,6 +70,9 @@ class ModelEntry(BaseModel):
     """The name clients use. Left out: the directory's name, or the file's without its ending."""
     aliases: Annotated[tuple[Alias, ...], Field(strict=False)] = ()
     """Other names by which clients reach it; one with `*` is a pattern, for names that no group serves."""
+    adapters: Annotated[tuple[AdapterEntry, ...], Field(strict=False)] = ()
+    """Adapters (LoRA) of it that the fleet knows from the start, such as
+    `[{ name = "fr", source = "adapters/fr" }]`."""
     draft_model: str = ""
     """A small model of the same vocabulary, which guesses tokens for this one to check; as `source`."""
     tool_format: ToolFormatName = ""
@@ -109,6 +113,15 @@ class ModelEntry(BaseModel):
             if aliases.count(alias) > 1:
                 raise ValueError(f"{alias!r} is there twice")
         return aliases
+
+    @field_validator("adapters")
+    @classmethod
+    def _have_different_names(cls, adapters: tuple[AdapterEntry, ...]) -> tuple[AdapterEntry, ...]:
+        names = [adapter.name for adapter in adapters]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"the name {name!r} is there twice: change one")
+        return adapters
 
     @field_validator("kv_cache_min_tokens")
     @classmethod

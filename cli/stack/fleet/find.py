@@ -6,6 +6,7 @@ from cli.console import INTERRUPTED, CommandError
 from cli.models.catalogue import DEMO, catalogue
 from cli.models.names import is_hub_name, served_name
 from cli.models.resolve import NotPulled, fetches
+from cli.stack.fleet.adapter_entry import missing_files
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.model_dir import demo_model, find_model, refuse_split
@@ -37,6 +38,8 @@ def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tup
         model = _find(declared, index, engine, pull=fetch and not postponed, postponed=postponed)
         if model is not None and engine != "null" and declared.file is not None:
             _check_fields(declared, model)
+        if model is not None:
+            model = _with_adapters(declared, model)
         found += [] if model is None else [model]
     return tuple(found)
 
@@ -88,6 +91,22 @@ def _find(
         _note(declared, index, "source", error, postponed=postponed)
         return None
     return ServedModel(entry, path, draft, index)
+
+
+def _with_adapters(declared: Declaration, model: ServedModel) -> ServedModel:
+    """Make the paths of adapters absolute; note those that are not there."""
+    adapters = []
+    for adapter in model.entry.adapters:
+        path = _path_of(declared, adapter.source)
+        if problem := missing_files(path):
+            declared.add_entry_problem(model.number, "adapters", f"adapter {adapter.name!r}: {problem}")
+        adapters.append(adapter.model_copy(update={"source": str(path)}))
+    return model.with_values(adapters=tuple(adapters)) if adapters else model
+
+
+def _path_of(declared: Declaration, source: str) -> Path:
+    path = Path(source).expanduser()
+    return path if declared.file is None or path.is_absolute() else declared.file.absolute().parent / path
 
 
 def _note(declared: Declaration, index: int, field: str, error: CommandError, *, postponed: bool) -> None:

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from cli.console import fail
+from cli.stack.fleet.adapter_entry import AdapterEntry
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.toml_lines import Place, lines_of
@@ -26,11 +27,16 @@ _SAID = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be `true` or `false`",
+    "model_type": 'must be a table, such as `{{ name = "fr", source = "adapters/fr" }}`',
     "tuple_type": 'must be a list, such as `["one", "two"]`',
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",
     "literal_error": "must be {expected}",
     "string_pattern_mismatch": "must be small letters, digits and `_`: one of the forms in docs/tools.md",
+}
+_SAID_OF_ADAPTER = {
+    "name": 'is missing: a name such as `name = "fr"`',
+    "source": 'is missing: a PEFT directory or a GGUF file, such as `source = "adapters/fr"`',
 }
 _SHOWN = 64  # characters of a value in an error
 
@@ -92,12 +98,16 @@ def describe_problem(error: ErrorDetails) -> str:
     names = [str(part) for part in error["loc"] if isinstance(part, str)]
     field, kind = ".".join(names), error["type"]
     if kind == "extra_forbidden":
-        return f"`{field}` is no field of a model{_nearest(names[-1], [*ModelEntry.model_fields])}"
+        of_adapter = names[0] == "adapters" and len(names) > 1
+        what, known = ("an adapter", AdapterEntry) if of_adapter else ("a model", ModelEntry)
+        return f"`{field}` is no field of {what}{_nearest(names[-1], [*known.model_fields])}"
     if kind == "value_error" and not field:
         return str(error["ctx"]["error"])
     if kind == "value_error":
         return f"`{field}`: {error['ctx']['error']}"
     said = _SAID.get(kind, error["msg"]).format(**error.get("ctx", {}))
+    if names[:1] == ["adapters"] and kind in {"missing", "string_too_short"}:
+        said = _SAID_OF_ADAPTER[names[-1]]
     got = "" if kind in {"missing", "string_too_short"} else f", got {_shown(error['input'])}"
     return f"`{field}` {said}{got}"
 

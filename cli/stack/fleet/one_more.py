@@ -53,6 +53,10 @@ def read_entry(text: str) -> ModelEntry:
         raise InvalidRequest(
             "`aliases` are read at the start only: write them into the models file", param="aliases"
         )
+    if entry.adapters:
+        raise InvalidRequest(
+            "`adapters` are read at the start only: load them when the model is there", param="adapters"
+        )
     if entry.cores:
         raise InvalidRequest(
             "`cores` are reserved at the start only: write them into the models file", param="cores"

@@ -160,6 +160,8 @@ class Answering:
     async def _prepared(self, call: Call, caller: Caller) -> Call:
         """The call with the real name of its model, and with the priority and party that it counts for."""
         real = await self._context.aliases.real_name(call.model)
+        if not call.requests:  # a question about tokens, which are those of the base
+            real = await self._context.aliases.base_of(real)
         if real != call.model:
             requests = [msgspec.structs.replace(request, model=real) for request in call.requests]
             call = replace(call, requests=requests, asked_model=real)

@@ -17,6 +17,10 @@ DELETED_PREFIX = f"{PREFIX}:sessions-deleted:"  # sorted set of `short`s with a 
 FLOOR_PREFIX = f"{PREFIX}:gone-before:"  # tombstones up to this time were given up; expires
 LEASE_PREFIX = f"{PREFIX}:lease:"  # hash of each lease: holder (`h`), epoch (`e`), end in milliseconds (`u`)
 
+ADAPTERS = f"{PREFIX}:adapters"  # sorted set of "base name", all of one score: ordered by name
+ADAPTERS_VERSION = f"{PREFIX}:adapters-version"  # hash: version (`v`), which never goes down
+ADAPTER_PREFIX = f"{PREFIX}:adapter:"  # hash of each: fingerprint (`f`), identity (`i`), record (`r`)
+
 # Responses, for each tenant:
 RESPONSE_PREFIX = (
     f"{PREFIX}:response:"  # hash: record (`r`), parent (`p`), ended (`e`), owner (`o`), lease (`l`)

@@ -24,6 +24,8 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
         resumed: A group had the request before, and was lost or gave it back.
         weights: The fingerprint of the weights that began the answer; empty: it has not begun, or unknown.
         slots: One for each sequence (`n`).
+        adapter: The fingerprint of the adapter that it runs with; empty: none.
+        adapter_bytes: What the adapter takes in a group.
     """
 
     model: str
@@ -35,6 +37,8 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     resumed: bool = False
     weights: str = ""
     slots: int = 1
+    adapter: str = ""
+    adapter_bytes: int = 0
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):
@@ -53,6 +57,7 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
         fetch_s: See `KVRates`.
         store: See `KVRates`.
         lead_s: Seconds of work that it had lately beyond its fair share; below 0: it is behind.
+        has_adapter: Its memory has the adapter of the request.
     """
 
     name: str
@@ -68,6 +73,7 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
     fetch_s: float = 0.0
     store: bool = False
     lead_s: float = 0.0
+    has_adapter: bool = False
 
     @property
     def full(self) -> bool:
@@ -86,6 +92,7 @@ class FleetView:
     Attributes:
         away: The state of each of its groups that takes no requests (starting, draining, lost, tripped, ...).
         models: The models of ready groups, for the answer to an unknown model.
+        adapter: The fingerprint of the adapter of the request; empty: none.
     """
 
     def __init__(
@@ -94,8 +101,10 @@ class FleetView:
         ready: Iterable[GroupView] = (),
         away: Mapping[str, str] | None = None,
         models: Sequence[str] = (),
+        adapter: str = "",
     ) -> None:
         self.model = model
+        self.adapter = adapter
         self.away = away or {}
         self.models = models
         self._ready = tuple(ready)
@@ -113,8 +122,17 @@ class FleetView:
         return None
 
     def home(self, key: str) -> GroupView | None:
-        """The ready group that the key prefers; None if no group is ready."""
-        return preferred(key, self._ready) if self._ready else None
+        """The ready group that the key prefers; None if no group is ready.
+
+        With an adapter it is one of the groups that have it. While none has, all its requests have one home,
+        so that one group loads it.
+        """
+        if not self._ready:
+            return None
+        if not self.adapter:
+            return preferred(key, self._ready)
+        having = [group for group in self._ready if group.has_adapter]
+        return preferred(key, having) if having else preferred(self.adapter, self._ready)
 
 
 class Assignment(msgspec.Struct, frozen=True, gc=False):

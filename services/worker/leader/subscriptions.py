@@ -137,7 +137,7 @@ class Subscriptions:
             await bus.subscribe(
                 subjects.inspect_adapter(self._context.model),
                 handler(InspectAdapter, adapters.inspect_adapter, check=adapters.check_model),
-                queue=subjects.INSPECT_QUEUE,
+                queue=subjects.TOKENIZE_QUEUE,
                 max_concurrent=MAX_INSPECTED,
                 max_pending=MAX_INSPECTIONS,
             )

@@ -11,7 +11,7 @@ from shared.messages import GenerateRequest
 
 WAKING = "waking"
 # Reasons of a model that does not become ready however long the request waits.
-FINAL_REASONS = frozenset({"model_failed", "model_unloaded", "model_too_large"})
+FINAL_REASONS = frozenset({"model_failed", "model_unloaded", "model_too_large", "adapter_changed"})
 MIN_PAUSE_S = 0.1  # the longest pause while few wait for a model: one that is ready gets its requests soon
 # Routers forget a wish for a model 3 s after the request was last offered.
 MAX_PAUSE_S = 2.0

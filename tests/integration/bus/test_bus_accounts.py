@@ -79,7 +79,6 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.ROUTER_ALIVE: (ROUTERS, ROUTERS),
     subjects.drain("g0"): ({"cli", "host"}, LEADERS),
     subjects.limit_kv("g0"): ({"host"}, LEADERS),
-    subjects.inspect_adapter("demo"): (ROUTERS, LEADERS),
     subjects.HOST_REPORT: ({"host"}, ROUTERS),
     subjects.start_group("h"): (ROUTERS, {"host"}),
     subjects.stop_group("h"): (ROUTERS, {"host"}),
@@ -87,8 +86,13 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.MANAGE_MODEL: ({"gateway", "cli"}, {"host"}),
     subjects.PUT_MODEL: ({"gateway", "cli"}, {"host"}),
     subjects.LEASE: (ROUTERS, KVSTATE),
+    **dict.fromkeys((subjects.LOAD_ADAPTER, subjects.UNLOAD_ADAPTER), ({"gateway", "cli", "host"}, ROUTERS)),
+    subjects.inspect_adapter("demo"): (ROUTERS, LEADERS),
+    **dict.fromkeys((subjects.ADAPTER_PUT, subjects.ADAPTER_DELETE), (ROUTERS, KVSTATE)),
+    subjects.ADAPTERS: (ROUTERS | {"gateway", "cli"}, KVSTATE),
+    subjects.ADAPTER_CHANGED: (KVSTATE, ROUTERS | {"gateway"}),
     subjects.BROKER_DISCONNECT: (set(), ROUTERS),
-    subjects.MODELS: ({"gateway", "cli"}, ROUTERS),
+    subjects.MODELS: ({"gateway", "cli", "host"}, ROUTERS),
     subjects.STATUS: ({"cli", "gateway"}, SERVICES),
     subjects.EXPLAIN: ({"cli"}, SERVICES),
     subjects.PROFILE: ({"cli"}, LEADERS),
@@ -125,8 +129,12 @@ QUEUES = {
     **{
         subject: subjects.GATEWAY_QUEUE for subject in TABLE if ".files." in subject or ".batches." in subject
     },
-    **{subject: subjects.TOKENIZE_QUEUE for subject in TABLE if "tokenize." in subject},
-    subjects.inspect_adapter("demo"): subjects.INSPECT_QUEUE,
+    **{
+        subject: subjects.TOKENIZE_QUEUE
+        for subject in TABLE
+        if "tokenize." in subject or ".inspect." in subject
+    },
+    **dict.fromkeys((subjects.LOAD_ADAPTER, subjects.UNLOAD_ADAPTER), subjects.ROUTER_QUEUE),
     **{subject: subjects.KVSTATE_QUEUE for subject in TABLE if subject.startswith("ryz.v1.kvstate.")},
 }
 NOT_OURS = [

@@ -10,6 +10,8 @@ import pytest_asyncio
 from shared.bus.nats import NatsBus
 from shared.client import ModelsClient, ModelWish
 from shared.errors import ModelNotFound, Unavailable
+from shared.messages import LoadAdapterCall
+from tests.kits.adapters import AdapterHost
 from tests.kits.model_host import ModelHost, state_of
 from tests.kits.programs.ryz_command import Ryz, refused, ryz_command
 
@@ -62,6 +64,43 @@ async def test_a_model_is_loaded_scaled_and_unloaded(ryz: Ryz, host: ModelHost) 
     assert [wish.action for wish in host.wishes] == [
         "load", "scale", "scale", "sleep", "wake", "unload"
     ]  # fmt: skip
+
+
+async def test_adapters_are_loaded_listed_and_unloaded(
+    ryz: Ryz, host: ModelHost, nats_bus: NatsBus, tmp_path: Path
+) -> None:
+    adapters = await AdapterHost(nats_bus, "small").start()
+    await nats_bus.flush()
+    (tmp_path / "fr").mkdir()
+    loaded = await ryz("load-adapter", "small", "fr", str(tmp_path / "." / "fr"))
+    assert loaded.stdout == "small:fr is known: rank 8, 1 MiB in each group that uses it.\n"
+    assert adapters.asked == [LoadAdapterCall(base="small", name="fr", source=str(tmp_path / "fr"))]
+    listed = (await ryz("status")).stdout.splitlines()
+    assert listed[-2].split() == ["adapter", "rank", "memory", "tenant", "source"]
+    assert listed[-1].split()[:5] == ["small:fr", "8", "1", "MiB", "default"]
+    (shown,) = json.loads((await ryz("status", "--json")).stdout)["adapters"]
+    assert (shown["model"], shown["source"], shown["tenant"]) == ("small:fr", str(tmp_path / "fr"), "default")
+
+    adapters.content = "b"
+    taken = refused(await ryz("load-adapter", "small", "fr", "/elsewhere"), 1)
+    assert taken.startswith("Model 'small' has an adapter 'fr' with other content: unload it")
+    more = ("--replace", "--tenant", "acme", "--json")
+    replaced = json.loads((await ryz("load-adapter", "small", "fr", "/elsewhere", *more)).stdout)
+    assert (replaced["fingerprint"], replaced["tenant"]) == ("b" * 32, "acme")
+    assert (await ryz("unload-adapter", "small", "fr")).stdout == "small:fr is known no more.\n"
+    assert refused(await ryz("unload-adapter", "small", "fr"), 2) == "Model 'small' has no adapter 'fr'."
+    assert json.loads((await ryz("status", "--json")).stdout)["adapters"] == []
+    assert refused(await ryz("load-adapter", "none", "fr", "/x"), 2) == "No group serves model 'none'."
+    assert refused(await ryz("load-adapter", "small", "a/b", "/x"), 1).startswith("'a/b' is no name of an")
+    relative = refused(await ryz("load-adapter", "small", "fr", "not/here"), 2)
+    assert relative == "There is no not/here here. A path on another host has to begin with a slash."
+
+
+async def test_without_a_kv_state_service_adapters_are_not_known(ryz: Ryz, host: ModelHost) -> None:
+    listed = await ryz("status")
+    assert "small" in listed.stdout
+    assert "Adapters are not known" in listed.stderr
+    assert json.loads((await ryz("status", "--json")).stdout)["adapters"] is None
 
 
 async def test_what_goes_wrong_is_one_sentence(ryz: Ryz, host: ModelHost) -> None:

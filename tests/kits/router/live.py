@@ -13,17 +13,21 @@ from services.router.__main__ import setup
 from services.router.settings import RouterSettings
 from shared import subjects
 from shared.bus import Message
+from shared.bus.endpoint import Endpoint
 from shared.bus.nats import NatsBus
 from shared.codec import decode, decode_reply, encode
+from shared.errors import RyzError
 from shared.lifecycle import Service
 from shared.messages import (
     Accepted,
+    AdapterInspected,
     AnyFrame,
     Done,
     Failed,
     FrameBatch,
     GenerateRequest,
     Heartbeat,
+    InspectAdapter,
     Load,
     ModelCard,
     ServiceStatus,
@@ -50,11 +54,19 @@ class Leader:
         self.taken: list[tuple[Work, Message]] = []
         self.started: set[str] = set()
         self.beating = self.working = True
+        self.adapters: list[str] = []  # fingerprints that heartbeats list
+        self.inspected: list[InspectAdapter] = []
+        self.inspection: AdapterInspected | RyzError = AdapterInspected(
+            fingerprint="a" * 32, rank=8, num_bytes=1000
+        )
         self._beats: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
         if self.working:
             self._work = await self.bus.subscribe(subjects.work(self.group), self._take)
+            inspect = Endpoint(self.bus).handler(InspectAdapter, self._inspect)
+            subject = subjects.inspect_adapter(self.model)
+            self._inspects = await self.bus.subscribe(subject, inspect, queue=subjects.TOKENIZE_QUEUE)
         self._beats = asyncio.create_task(self._beat())
 
     async def stop(self) -> None:
@@ -68,6 +80,7 @@ class Leader:
         if self.working:
             self.working = False
             await self._work.unsubscribe()
+            await self._inspects.unsubscribe()
             await self.bus.flush()
 
     async def _beat(self) -> None:
@@ -84,9 +97,16 @@ class Leader:
                     model=ModelCard(name=self.model, context_length=1024),
                     load=self.load,
                     accepted_total=len(self.taken),
+                    adapters=self.adapters,
                 )
                 await self.bus.publish(subjects.heartbeat(self.group), encode(heartbeat))
             await asyncio.sleep(BEAT_MS / 1000)
+
+    async def _inspect(self, asked: InspectAdapter, _: Message) -> AdapterInspected:
+        self.inspected.append(asked)
+        if isinstance(self.inspection, RyzError):
+            raise self.inspection
+        return self.inspection
 
     async def _take(self, message: Message) -> None:
         work = decode(message.data, Work)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
+from services.gateway.answering.intake.adapter_names import AdapterNames
+from shared.client.calls.adapter_register import AdapterRegister
 from shared.errors import ModelNotFound, RyzError
 
 _SHOWN = 128  # characters of a name in an error
@@ -42,6 +44,10 @@ class ModelAliases:
         list_names: Returns the names of models that are served now, load or are away; raises an error of the
             family if that is not known.
         clock: Returns seconds.
+        adapters: Find adapters by name; None: there are none.
+
+    Attributes:
+        adapters: As given.
     """
 
     def __init__(
@@ -49,7 +55,9 @@ class ModelAliases:
         aliases: Mapping[str, str],
         list_names: Callable[[], Awaitable[Iterable[str]]],
         clock: Callable[[], float] = time.monotonic,
+        adapters: AdapterNames | None = None,
     ) -> None:
+        self.adapters = adapters or AdapterNames(AdapterRegister(), {})
         self._exact = {name: model for name, model in aliases.items() if "*" not in name}
         self._patterns = [(name, model) for name, model in aliases.items() if "*" in name]
         self._list_names = list_names
@@ -66,19 +74,34 @@ class ModelAliases:
     async def real_name(self, name: str) -> str:
         """Returns the name of the model that a request for `name` reaches; `name` if it has no alias."""
         exact = self._exact.get(name)
-        if exact is not None or not self._patterns or name in self._served:
-            return exact or name
-        found = next((model for pattern, model in self._patterns if fnmatchcase(name, pattern)), None)
-        if found is None:
+        if exact is not None:
+            return exact
+        adapter = self.adapters.find(name)
+        if adapter is not None:
+            # routers prefer a model of the full name themselves
+            return adapter if adapter == name or not await self._is_served(name) else name
+        if not self._patterns or name in self._served:
             return name
+        found = next((model for pattern, model in self._patterns if fnmatchcase(name, pattern)), None)
+        return name if found is None or await self._is_served(name) else found
+
+    async def base_of(self, model: str) -> str:
+        """Returns the base of an adapter by its full name; any other name as it is."""
+        adapter = self.adapters.register.find(model) if ":" in model else None
+        return model if adapter is None or await self._is_served(model) else adapter.base
+
+    async def _is_served(self, name: str) -> bool:
+        """Whether a model of that name is or was served; True if no router says, and the fleet refuses it."""
+        if name in self._served:
+            return True
         async with self._asking:
             if self._clock() - self._asked_at >= _REFRESH_S:
                 try:
                     self._served.update(await self._list_names())
                 except RyzError:
-                    return name  # the fleet says what is wrong
+                    return True
                 self._asked_at = self._clock()
-        return name if name in self._served else found
+        return name in self._served
 
 
 def alias_named(error: RyzError, asked: str, model: str) -> RyzError:

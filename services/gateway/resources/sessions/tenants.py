@@ -108,6 +108,9 @@ class TenantSessions:
         name = asked if asked is None else await self._context.aliases.real_name(asked)
         known = await self._known_models()
         try:
+            if name is not None and (base := await self._context.aliases.base_of(name)) != name:
+                chosen_model(base, known)
+                return name
             return chosen_model(name, known)
         except RyzError as error:
             raise alias_named(error, asked or "", name or "") from None

@@ -1,11 +1,13 @@
 """Models as JSON objects, for the routes that list and manage them."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
-from shared.messages import ModelCard, ModelState
+from services.gateway.served_models import ServedModel
+from shared.messages import Adapter, ModelCard, ModelState
 
 
 def model_object(card: ModelCard, aliases: list[str], state: ModelState | None = None) -> dict[str, Any]:
@@ -15,13 +17,12 @@ def model_object(card: ModelCard, aliases: list[str], state: ModelState | None =
     often it is loaded; another one when its group started.
     """
     created_s = (state.card.created_s if state is not None else 0) or card.created_s
-    created = datetime.fromtimestamp(created_s, UTC)
     shown = {
         "id": card.name,
         "object": "model",
         "type": "model",
         "display_name": card.name,
-        "created_at": created.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "created_at": _text_of(created_s),
         "created": created_s,
         "owned_by": "ryzanstein",
         "aliases": aliases,
@@ -30,6 +31,16 @@ def model_object(card: ModelCard, aliases: list[str], state: ModelState | None =
         "default_sampling": None if card.sampling is None else msgspec.to_builtins(card.sampling),
     }
     return shown if state is None else shown | {"status": status_object(state)}
+
+
+def served_object(one: ServedModel) -> dict[str, Any]:
+    """A model or an adapter as `/v1/models` shows it. The path of an adapter's files is for operators."""
+    adapter = one.adapter
+    if adapter is None:
+        return model_object(one.card, one.aliases, one.state)
+    shown = model_object(one.card, one.aliases, one.state)
+    return shown | {"created": one.card.created_s, "created_at": _text_of(one.card.created_s),
+                    "root": adapter.source_name, "parent": adapter.base, "rank": adapter.rank}  # fmt: skip
 
 
 def status_object(state: ModelState) -> dict[str, Any]:
@@ -46,7 +57,12 @@ def status_object(state: ModelState) -> dict[str, Any]:
     }
 
 
-def managed_object(state: ModelState) -> dict[str, Any]:
-    """One model as operators see it: also the memory that it takes, and that its first group needs."""
+def managed_object(state: ModelState, adapters: Sequence[Adapter] = ()) -> dict[str, Any]:
+    """One model as operators see it: also its memory, that its first group needs, and its adapters."""
     memory = {"charged_bytes": state.charged_bytes, "first_bytes": state.first_bytes}
-    return model_object(state.card, state.aliases, state) | {"memory": memory}
+    shown = [{"id": one.model, **msgspec.to_builtins(one)} for one in adapters]
+    return model_object(state.card, state.aliases, state) | {"memory": memory, "adapters": shown}
+
+
+def _text_of(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -8,7 +8,8 @@ from starlette.types import Message, Send
 from services.gateway.admission.errors.refusals import Headers
 from services.gateway.transports.http.response_pieces import PIECE, send_pieces
 
-_JSON = (b"content-type", b"application/json")
+JSON = (b"content-type", b"application/json")
+TEXT = (b"content-type", b"text/plain; charset=utf-8")
 
 
 class PlainWriter(Protocol):
@@ -74,11 +75,19 @@ class Reply:
         """Returns whether the status was sent and cannot be changed."""
         return self.status != 0
 
-    async def send_whole(self, status: int, body: bytes, headers: Headers, *, more: bool = False) -> None:
-        """Sends a JSON response. With `more`, the connection waits for `finish`."""
+    async def send_whole(
+        self,
+        status: int,
+        body: bytes,
+        headers: Headers,
+        *,
+        more: bool = False,
+        form: tuple[bytes, bytes] = JSON,
+    ) -> None:
+        """Sends a response. With `more`, the connection waits for `finish`; `form` is its content type."""
         self.status = status
         length = (b"content-length", b"%d" % len(body))
-        head = [_JSON, length, *self.headers, self._took(), *headers]
+        head = [form, length, *self.headers, self._took(), *headers]
         plain = None if more or len(body) > PIECE else self._plain
         if plain is not None and plain.write_answer(self._send, status, head, body):
             self.bytes_sent += len(body)

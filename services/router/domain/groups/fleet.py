@@ -11,7 +11,7 @@ from typing import Literal
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.groups.group import Group
-from services.router.domain.groups.live_view import LiveView, split_by_standing
+from services.router.domain.groups.live_view import LiveView, Wanted, split_by_standing
 from services.router.domain.groups.loss import REASONS, Loss
 from services.router.domain.groups.rivals import Rivals
 from services.router.domain.groups.silence import CommonSilence, SilenceLimits
@@ -195,7 +195,9 @@ class Fleet:
         self._losses.clear()
         return losses
 
-    def view(self, model: str, now: float, avoid: str = "", weights: str = "") -> FleetView:
+    def view(
+        self, model: str, now: float, avoid: str = "", weights: str = "", adapter: str = ""
+    ) -> FleetView:
         """The groups of a model as of now; use it before the fleet changes.
 
         If no group is ready, groups whose breaker was tripped by losses count as ready.
@@ -204,15 +206,16 @@ class Fleet:
             avoid: A group to leave out if another one is ready.
             weights: The fingerprint of the weights that began an answer; groups with other weights are left
                 out if one has these.
+            adapter: The fingerprint of the adapter that the request runs with; empty: none.
         """
         ready, away = split_by_standing(self._groups.values(), model, now, avoid, weights)
         models = () if ready or away else tuple(card.name for card in self.models(now))
         lead = self.work.leads(ready.values(), now)
 
         def see(group: Group) -> GroupView:
-            return group.view(now, lead(group))
+            return group.view(now, lead(group), adapter)
 
-        return LiveView(model, ready, see, away, models)
+        return LiveView(Wanted(model, adapter), ready, see, away, models)
 
     def instance_of(self, name: str) -> str:
         """The instance of the group that requests are sent to; an empty text if the group is not known."""

@@ -193,11 +193,12 @@ class Group:
         if heartbeat.vitals is not None:
             self._machine.note(heartbeat.vitals.pressure, now)
 
-    def view(self, now: float, lead_tokens: float = 0.0) -> GroupView:
+    def view(self, now: float, lead_tokens: float = 0.0, adapter: str = "") -> GroupView:
         """Its load as of now; see the module's text for the estimate.
 
         Args:
             lead_tokens: Its work beyond its fair share; not counted until the group has measured its speed.
+            adapter: The fingerprint of the request's adapter; empty: none.
         """
         load, kv = self.heartbeat.load, self.heartbeat.kv
         elapsed = now - self.heard_at
@@ -242,6 +243,7 @@ class Group:
             fetch_s=kv.fetch_s,
             store=kv.store,
             lead_s=lead_tokens / known if known else 0.0,
+            has_adapter=bool(adapter) and adapter in self.heartbeat.adapters,
         )
 
 

@@ -4,10 +4,18 @@ Most decisions need one group or two. Making the views of a thousand groups take
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.groups.group import Group
 from services.router.domain.rendezvous import preferred
+
+
+class Wanted(NamedTuple):
+    """What requests ask for: a model, and the fingerprint of an adapter; empty: none."""
+
+    model: str
+    adapter: str = ""
 
 
 class LiveView(FleetView):
@@ -15,13 +23,13 @@ class LiveView(FleetView):
 
     def __init__(
         self,
-        model: str,
+        wanted: Wanted,
         groups: Mapping[str, Group],
         see: Callable[[Group], GroupView],
         away: Mapping[str, str],
         models: Sequence[str],
     ) -> None:
-        super().__init__(model, away=away, models=models)
+        super().__init__(wanted.model, away=away, models=models, adapter=wanted.adapter)
         self._groups = groups
         self._see = see
         self._seen: dict[str, GroupView] = {}
@@ -41,7 +49,13 @@ class LiveView(FleetView):
 
     def home(self, key: str) -> GroupView | None:
         """See `FleetView.home`."""
-        return self._view(preferred(key, self._groups.values())) if self._groups else None
+        if not self._groups:
+            return None
+        groups = list(self._groups.values())
+        if self.adapter:
+            having = [group for group in groups if self.adapter in group.heartbeat.adapters]
+            key, groups = (key, having) if having else (self.adapter, groups)
+        return self._view(preferred(key, groups))
 
     def _view(self, group: Group) -> GroupView:
         """The same object each time, so that views can be compared by identity."""

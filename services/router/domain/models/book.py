@@ -55,6 +55,12 @@ class ModelBook:
             too_large=self.too_large.get(model, ""),
         )
 
+    def has_model(self, model: str, fleet: Fleet) -> bool:
+        """Whether a group serves a model of that name, or a host offers it, ready or not."""
+        if self.offered.offers(model) or model in self.offered.away():
+            return True
+        return any(group.heartbeat.model.name == model for group in fleet.groups())
+
     def unknown(self, model: str, fleet: Fleet, now: float) -> Refusal | None:
         """The refusal of a request for a model that is not offered; None where hosts offer no models."""
         if not self.offered:

@@ -35,6 +35,8 @@ RETRY_STARTING_S = 1.0
 RETRY_FAILED_S = 30.0  # a failed group makes its next start after so long; no request waits for it
 RETRY_MIN_S = 0.1
 RETRY_MAX_S = 30.0
+# Of an adapter that a group has to read first: no group has measured that yet
+_ADAPTER_S, _ADAPTER_BYTES_PER_S = 0.02, 500e6
 
 
 class Policy(Protocol):
@@ -97,6 +99,20 @@ def not_known_yet(model: str) -> Refusal:
     """The refusal of a router that has just started, for a model of which it has heard no group."""
     message = f"no group of model {model!r} has been heard yet; this router has just started"
     return Refusal("unavailable", "no_group", message, RETRY_STARTING_S)
+
+
+def adapter_s(request: RequestFacts, group: GroupView) -> float:
+    """Seconds until the group has the request's adapter; 0 if it has it, or the request needs none."""
+    if not request.adapter or group.has_adapter:
+        return 0.0
+    return _ADAPTER_S + request.adapter_bytes / _ADAPTER_BYTES_PER_S
+
+
+def starts_in(request: RequestFacts) -> Callable[[GroupView], float]:
+    """The time until a group would start the request, with the reading of its adapter."""
+    if not request.adapter:
+        return lambda group: group.wait_s
+    return lambda group: group.wait_s + adapter_s(request, group)
 
 
 def least_loaded(

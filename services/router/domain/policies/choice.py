@@ -9,7 +9,13 @@ whose leader decides what makes room. So do some requests of equal priority when
 from msgspec.structs import replace
 
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, Refusal, RequestFacts
-from services.router.domain.policies.base import Policy, least_loaded, no_ready_group, retry_after_s
+from services.router.domain.policies.base import (
+    Policy,
+    least_loaded,
+    no_ready_group,
+    retry_after_s,
+    starts_in,
+)
 
 
 def choose_pinned(
@@ -53,7 +59,7 @@ class ResumedPolicy:
         """See `Policy.choose`."""
         if not fleet.ready:
             return no_ready_group(fleet)
-        return Assignment(_least(request.routing_key, fleet).name, "resumed")
+        return Assignment(_least(request, fleet).name, "resumed")
 
 
 _RESUMED = ResumedPolicy()
@@ -84,13 +90,14 @@ def at_a_full_group(request: RequestFacts, fleet: FleetView, reason: str, pinned
         ValueError: no group is ready.
     """
     bound = fleet.find(pinned) if pinned else None
-    return Assignment((bound or _least(request.routing_key, fleet)).name, reason)
+    return Assignment((bound or _least(request, fleet)).name, reason)
 
 
-def _least(key: str, fleet: FleetView) -> GroupView:
+def _least(request: RequestFacts, fleet: FleetView) -> GroupView:
     """The least loaded group with a slot left, else the least loaded of all."""
+    key, load_s = request.routing_key, starts_in(request)
     groups = [group for group in fleet.ready if not group.full]
     if groups:
-        return least_loaded(key, groups)
+        return least_loaded(key, groups, load_s)
     roomy = [replace(group, capacity=group.running + group.waiting + 1) for group in fleet.ready]
-    return least_loaded(key, roomy)
+    return least_loaded(key, roomy, load_s)

@@ -1,11 +1,12 @@
 """The cost of serving a turn on a group, in seconds, by which `hybrid` compares groups.
 
-    cost = wait + prompt + move + price * lead
+    cost = wait + prompt + move + adapter + price * lead
 
 - wait: until the group begins with the prompt.
 - prompt: to compute what is new in the request.
 - move: to have the session's KV there. It is 0 where the KV is already, else the cheaper of fetching and
   computing it again, by the group's own measurements.
+- adapter: to have the request's adapter there; 0 where it is already.
 - lead: how far the group is ahead of its fair share of all work. It delays no request now but keeps queues
   from growing there later, so it counts at a low price. This is the rule of drift plus penalty (Neely,
   "Stochastic Network Optimization", 2010): the lead of a group stays within the cost of a move over the
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 
 from services.router.domain.decision import FleetView, GroupView, RequestFacts
 from services.router.domain.groups.group import ASSUMED_TOKENS_PER_S
+from services.router.domain.policies.base import adapter_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +65,8 @@ class Costs:
     def total_s(self, request: RequestFacts, group: GroupView, last: GroupView | None) -> float:
         """The whole cost; see the module's text."""
         prompt_s = request.prompt_tokens / self._compute_rate(group)
-        return self.load_s(group) + prompt_s + self.move(request, group, last).seconds
+        move_s = self.move(request, group, last).seconds
+        return self.load_s(group) + prompt_s + move_s + adapter_s(request, group)
 
     def load_s(self, group: GroupView) -> float:
         """The part of the cost that is the same for all requests."""

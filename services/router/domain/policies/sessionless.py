@@ -1,7 +1,7 @@
 """Policies that know no sessions: round-robin, weighted by the groups' share, and the least-loaded group."""
 
 from services.router.domain.decision import Assignment, Decision, FleetView, RequestFacts
-from services.router.domain.policies.base import least_loaded, refusal
+from services.router.domain.policies.base import least_loaded, refusal, starts_in
 
 
 class RoundRobin:
@@ -59,4 +59,5 @@ class LeastLoaded:
         """See `Policy.choose`."""
         if refused := refusal(fleet):
             return refused
-        return Assignment(least_loaded(request.routing_key, fleet.ready).name, "least_loaded")
+        chosen = least_loaded(request.routing_key, fleet.ready, starts_in(request))
+        return Assignment(chosen.name, "least_loaded")

@@ -1,7 +1,7 @@
 """Policies that keep a session on one group: sticky (A), state server (C), hybrid session-aware (D)."""
 
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
-from services.router.domain.policies.base import least_loaded, no_ready_group, refusal
+from services.router.domain.policies.base import adapter_s, least_loaded, no_ready_group, refusal, starts_in
 from services.router.domain.policies.costs import Costs, home_and_last
 from services.router.domain.policies.hybrid_limits import HybridLimits
 
@@ -31,7 +31,7 @@ class StateServer:
         home = fleet.find(request.last_group) if request.last_group else None
         if home is None:
             reason = "last_group_away" if request.last_group else "new_session"
-            return Assignment(least_loaded(request.routing_key, fleet.ready).name, reason)
+            return Assignment(_least(request, fleet).name, reason)
         return _stay_or_spill(request, fleet, home, "last_group")
 
 
@@ -61,7 +61,14 @@ class Hybrid:
             return Assignment(stay.name, _resting(stay, home, last), home.name)
         if refused := refusal(fleet):
             return refused
-        least = least_loaded(request.routing_key, fleet.ready, self._costs.load_s)
+        costs = self._costs
+        least = least_loaded(
+            request.routing_key,
+            fleet.ready,
+            (lambda group: costs.load_s(group) + adapter_s(request, group))
+            if request.adapter
+            else costs.load_s,
+        )
         # the first of equals wins: a move must gain time
         open_groups = [group for group in _distinct(stay, home, least) if not group.full]
         chosen = open_groups[0]
@@ -106,4 +113,8 @@ def _stay_or_spill(request: RequestFacts, fleet: FleetView, home: GroupView, rea
         return Assignment(home.name, reason, home.name)
     if refused := refusal(fleet):
         return refused
-    return Assignment(least_loaded(request.routing_key, fleet.ready).name, "spill_full", home.name)
+    return Assignment(_least(request, fleet).name, "spill_full", home.name)
+
+
+def _least(request: RequestFacts, fleet: FleetView) -> GroupView:
+    return least_loaded(request.routing_key, fleet.ready, starts_in(request))

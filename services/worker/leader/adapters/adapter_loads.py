@@ -73,12 +73,12 @@ class AdapterLoads:
         scheduler.adapters.end_load(fingerprint, answer.error, self._clock(), answer.seconds)
         self._metrics.loads.labels("failed" if answer.error else "loaded").inc()
         if answer.error:
-            log.warning("an adapter cannot be loaded", adapter=fingerprint, why=answer.error)
+            log.warning("an adapter cannot be loaded", fingerprint=fingerprint, why=answer.error)
         else:
             self._metrics.load_seconds.observe(answer.seconds)
             log.info(
                 "an adapter is loaded",
-                adapter=fingerprint,
+                fingerprint=fingerprint,
                 loaded_bytes=answer.num_bytes,
                 load_s=round(answer.seconds, 3),
             )

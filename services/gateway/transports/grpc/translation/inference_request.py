@@ -33,7 +33,7 @@ _UNSUPPORTED = {
     "return_generation_logits": "logits are not sent",
     "return_cumulative_logprob": "use `return_log_probs` and add them up",
     "image": "the models take text",
-    "lora_name": "adapters are not served",
+    "lora_name": "an adapter is asked for as the model `base:name`",
 }
 
 

@@ -14,7 +14,7 @@ from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.readiness import Readiness
 from services.gateway.served_models import ServedModels
 from services.gateway.settings import GatewaySettings
-from services.gateway.transports.http.model_objects import model_object
+from services.gateway.transports.http.model_objects import served_object
 from shared.web.admin_endpoints import readiness_shown
 from shared.web.bearer_key import BearerKey
 from shared.web.metrics_page import MetricsPage
@@ -69,6 +69,7 @@ def info_router(
         """The models that a group serves now, with their other names (`aliases`), and those that hosts offer.
 
         What a host offers has a `status`; a request for one that is not `ready` waits until it is loaded.
+        Adapters follow, with their base as `parent`.
         """
         if not probe_key.matches(request.headers.get("authorization", "")):
             authorize(request)
@@ -78,7 +79,7 @@ def info_router(
             "first_id": served[0].card.name if served else None,
             "last_id": served[-1].card.name if served else None,
         }
-        data = [model_object(one.card, one.aliases, one.state) for one in served]
+        data = [served_object(one) for one in served]
         return JSONResponse({"object": "list", "data": data, **pages})
 
     @router.get("/v1/models/{model:path}")
@@ -86,7 +87,7 @@ def info_router(
         """One model, also by another name that it has (`RYZ_MODEL_ALIASES`)."""
         authorize(request)
         one = await models.find(model)
-        return JSONResponse(model_object(one.card, one.aliases, one.state))
+        return JSONResponse(served_object(one))
 
     @router.get("/live")
     async def live() -> Response:

@@ -66,8 +66,9 @@ class ManageRoutes:
         exchange.caller.named_tenant = self._operators.tenant_of(exchange.caller)
         if exchange.scope["path"] == PATH:
             exchange.admit()
-            states = await self._models.list_models()
-            shown = {"object": "list", "data": [managed_object(state) for state in states]}
+            states, register = await self._models.list_models(), self._context.aliases.adapters.register
+            data = [managed_object(state, register.of_base(state.card.name)) for state in states]
+            shown = {"object": "list", "data": data}
             await exchange.reply.send_whole(200, msgspec.json.encode(shown), [])
             return
         if exchange.scope["method"] in {"PUT", "DELETE"}:

@@ -1,0 +1,1 @@
+"""The calls that load and unload adapters."""
