@@ -7,11 +7,12 @@ its own, or when a slot changes under a sequence.
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from services.worker.domain.adapters.pool import AdapterPool
 from services.worker.domain.adapters.sequence_adapter import SequenceAdapter
 from services.worker.domain.blocks.manager import BlockManager
-from services.worker.domain.blocks.names import BlockNames
+from services.worker.domain.blocks.names import BlockNames, PrefixSharing
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.adapters import NO_ADAPTER
@@ -98,11 +99,11 @@ class Simulation:
         *,
         blocks: int = 2048,
         running: int = 64,
-        sharing: str = "tenant",
-        **fields: object,
+        sharing: PrefixSharing = "tenant",
+        **fields: Any,
     ) -> "Simulation":
         made: list[Simulation] = []
-        names = BlockNames("f", sharing=sharing)  # type: ignore[arg-type]
+        names = BlockNames("f", sharing=sharing)
         scheduler = Scheduler(
             BlockManager(blocks),
             scheduler_limits(256, running, 1000),
@@ -110,7 +111,7 @@ class Simulation:
             clock=lambda: made[0].now,
             adapters=AdapterPool(most_bytes),
         )
-        made.append(cls(scheduler, **fields))  # type: ignore[arg-type]
+        made.append(cls(scheduler, **fields))
         return made[0]
 
     @property
@@ -221,7 +222,7 @@ class Simulation:
 
 
 def closed_loop(
-    most_bytes: int, num_clients: int, num_adapters: int, *, each: int = 12, **fields: object
+    most_bytes: int, num_clients: int, num_adapters: int, *, each: int = 12, **fields: Any
 ) -> Simulation:
     """Clients that send one request after another, client i with adapter i modulo their number."""
     simulation = Simulation.of(most_bytes, **fields)
