@@ -89,6 +89,24 @@ class WakingPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterPoolPlan:
+    """`ryz bench adapter-pool`: adapters, and a group that has memory for some of them."""
+
+    adapters: Annotated[
+        Sequence[int],
+        Option(help="How many adapters are asked for, one number after the other."),
+        Numbers(1024),
+    ] = (8, 16)
+    slots: Annotated[int, Option(min=1, max=1024, help="How many of them the group has memory for.")] = 8
+    rank: Annotated[int, Option(min=1, max=512, help="Of each adapter.")] = 16
+    concurrency: Annotated[int, Option(min=1, max=256, help="Requests at once.")] = 8
+    requests: Annotated[int, Option(min=1, max=100_000, help="Of each round.")] = 64
+    rounds: Annotated[int, Option(min=1, max=1000, help="Of each number of adapters.")] = 5
+    tokens: Annotated[int, Option(min=1, max=4096, help="Of each answer.")] = 16
+    model: ModelOrDemo = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionsPlan:
     """`ryz bench sessions`: the traffic of sessions, and the stacks that take it."""
 

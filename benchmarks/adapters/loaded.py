@@ -1,5 +1,6 @@
 """Has a running stack serve adapters of random numbers."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.adapters.random_adapter import make_adapter
@@ -10,18 +11,21 @@ RANKS = (8, 16, 32, 64)
 _WAIT_S = 60.0
 
 
-async def load_adapters(bus: Bus, base: str, model: Path, count: int, folder: Path) -> list[str]:
-    """Make adapters of several ranks, and register them; return the models to ask for, the base first.
+async def load_adapters(
+    bus: Bus, base: str, model: Path, count: int, folder: Path, *, ranks: Sequence[int] = RANKS
+) -> list[str]:
+    """Make adapters, and register them; return the models to ask for, the base first.
 
     Args:
         bus: Of a user that may manage models.
         base: Its name.
         model: Its files.
         folder: Gets the files, which hosts of the stack must see under the same path.
+        ranks: Of the adapters, in turns.
     """
     client, names = AdaptersClient(bus), [base]
     for number in range(count):
-        source = make_adapter(folder / f"a{number}", model, rank=RANKS[number % len(RANKS)], seed=number)
+        source = make_adapter(folder / f"a{number}", model, rank=ranks[number % len(ranks)], seed=number)
         adapter = await client.load_adapter(base, f"a{number}", str(source), wait_s=_WAIT_S)
         names.append(adapter.model)
     return names

@@ -37,6 +37,13 @@ def make_adapter(directory: Path, model: Path, *, rank: int, seed: int) -> Path:
     return directory
 
 
+def adapter_bytes(model: Path, rank: int) -> int:
+    """Return the memory that such an adapter takes in a group, in fp32."""
+    config = read_config(model)
+    layers = range(config.num_layers)
+    return sum(4 * rank * sum(shape) for index in layers for shape in _shapes(config, index).values())
+
+
 def _shapes(config: ModelConfig, index: int) -> dict[str, tuple[int, int]]:
     """Outputs and inputs of each linear of a layer."""
     hidden, mlp = config.hidden_size, config.layers[index].mlp

@@ -2,6 +2,7 @@
 
 import typer
 
+from cli.bench.adapter_pool import adapter_pool
 from cli.bench.batch import batch
 from cli.bench.bench_kv import kv
 from cli.bench.collectives import collectives
@@ -34,6 +35,7 @@ COMMANDS = (
     grammar,
     mixed,
     adapters,
+    adapter_pool,
     speculation,
     failover,
     overflow,

@@ -1,0 +1,61 @@
+"""`ryz bench adapter-pool`: options, stack and table of more adapters than a group has memory for."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.lib.stack import RunningStack
+from benchmarks.stack_plans import AdapterPoolPlan
+from cli.bench.inputs import with_model
+from cli.bench.own_stack import own_stack
+from cli.bench.report import AsJson, Report, counting_bar, print_line, print_table, reporting
+from cli.command_options import with_options
+from cli.console import err
+from cli.stack.model_dir import demo_model
+
+
+@with_options
+def adapter_pool(plan: AdapterPoolPlan, *, as_json: AsJson = False) -> None:
+    """Time to first token when more adapters are asked for than a group has memory for.
+
+    Starts a stack of one group, whose memory for adapters is that of `--slots`, and takes it down again.
+    """
+    from benchmarks.adapters.random_adapter import adapter_bytes  # noqa: PLC0415 (imports numpy)
+
+    model = with_model(plan).model or demo_model()
+    settings = {"RYZ_ADAPTER_BYTES": str(max(2**20, plan.slots * adapter_bytes(model, plan.rank)))}
+    with reporting(_show, as_json=as_json) as report:
+        err.print("starting a stack", style="dim")
+        options = {"--model": model, "--groups": 1, "--log-level": "warning"}
+        num_rounds = (plan.rounds + 1) * len(plan.adapters)
+        with counting_bar(num_rounds) as progress, own_stack(options, settings) as stack:
+            report.update(asyncio.run(_measure(plan, stack, model, progress)))
+        report.update(model=model.name, rank=plan.rank)
+
+
+async def _measure(
+    plan: AdapterPoolPlan, stack: RunningStack, model: Path, progress: Callable[[str], None]
+) -> dict[str, Any]:
+    from benchmarks.adapters.loaded import load_adapters  # noqa: PLC0415 (keeps `ryz bench --help` quick)
+    from benchmarks.adapters.pool_load import measure  # noqa: PLC0415
+    from shared.bus.nats import NatsBus  # noqa: PLC0415
+
+    bus = await NatsBus.connect(stack.nats_urls["cli"], name="bench", local=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="ryz-adapters-") as folder:
+            names = await load_adapters(
+                bus, stack.model, model, max(plan.adapters), Path(folder), ranks=(plan.rank,)
+            )
+            return await measure(plan, stack, names[1:], progress)
+    finally:
+        await bus.close()
+
+
+def _show(report: Report) -> None:
+    names = list(report["rows"][0])
+    print_table("streamed requests", report["rows"], {name: f"{{{name}}}" for name in names})
+    print_line(f"memory for {report['slots']} adapters of rank {report['rank']}, {report['model']}")
+    facts = report["machine"]
+    print_line(f"{facts['cpu']}, {facts['usable_cores']} cores, commit {report['commit']}")

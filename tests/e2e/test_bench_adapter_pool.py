@@ -1,0 +1,23 @@
+"""Runs `ryz bench adapter-pool` with more adapters than its stack has memory for."""
+
+import asyncio
+import json
+import sys
+from subprocess import PIPE
+
+OPTIONS = "--adapters 2,4 --slots 2 --rank 64 --requests 12 --rounds 1 --concurrency 4 --tokens 4"
+
+
+async def test_each_number_of_adapters_gets_a_row() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "cli", "bench", "adapter-pool", "--json", *OPTIONS.split(), stdout=PIPE, stderr=PIPE
+    )  # fmt: skip
+    printed, said = await process.communicate()
+    assert process.returncode == 0, said.decode()
+    report = json.loads(printed)
+    assert [row["adapters"] for row in report["rows"]] == [2, 4]
+    for row in report["rows"]:
+        assert row["requests"] == 12
+        assert 0 < row["first_token_p50_ms"] <= row["first_token_p99_ms"] <= row["first_token_longest_ms"]
+        assert row["tokens_per_s"] > 0
+    assert (report["slots"], report["rank"], report["model"]) == (2, 64, "demo")
