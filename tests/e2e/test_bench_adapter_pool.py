@@ -9,9 +9,10 @@ OPTIONS = "--adapters 2,4 --slots 2 --rank 64 --requests 12 --rounds 1 --concurr
 
 
 async def test_each_number_of_adapters_gets_a_row() -> None:
+    command = ["bench", "adapter-pool", "--json", *OPTIONS.split()]
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "cli", "bench", "adapter-pool", "--json", *OPTIONS.split(), stdout=PIPE, stderr=PIPE
-    )  # fmt: skip
+        sys.executable, "-m", "cli", *command, stdout=PIPE, stderr=PIPE
+    )
     printed, said = await process.communicate()
     assert process.returncode == 0, said.decode()
     report = json.loads(printed)
