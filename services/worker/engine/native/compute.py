@@ -27,7 +27,7 @@ from services.worker.engine.native.cache import NativeCache, heads_of
 from services.worker.engine.native.decoder import NativeDecoder
 from services.worker.engine.native.layers.attention_ops import RankPosition
 from services.worker.engine.native.library import ALL_HERE, NUM_TIMES, KernelLibrary
-from services.worker.engine.native.op_lists import OpLists, Segment
+from services.worker.engine.native.op_lists import Segment
 from services.worker.engine.native.operands import MAX_ROWS
 from services.worker.engine.native.packed_weights import padded
 from services.worker.engine.native.passes import PassChunk, PromptRows, passes
@@ -122,12 +122,16 @@ class NativeCompute:
         program, barriers = self._decoder.program, collectives.world > 1
         self._adapters, self._sites = program.adapters, program.sites
         plain, adapted = (program.op_names(barriers=barriers, adapters=one) for one in (False, True))
-        self.op_names = [*plain, _GATHER, *adapted]
+        self.op_names, self._adapted_names = [*plain, _GATHER], adapted
         self._gather_index = len(plain)
-        whole = self._buffers.barrier is not None if barriers else True
+        uncut = not barriers or self._buffers.barrier is not None
         self._segments = {
-            (adapters, head): _segments(
-                program, whole, barriers, head=head, adapters=adapters, first=(len(plain) + 1) * adapters
+            (adapters, head): program.segments(
+                barriers=barriers,
+                uncut=uncut,
+                head=head,
+                adapters=adapters,
+                first=(len(plain) + 1) * adapters,
             )
             for adapters in (False, True)
             for head in (True, False)
@@ -164,6 +168,8 @@ class NativeCompute:
         """See `Compute`."""
         assert prepared is None or isinstance(prepared, PackedAdapter)
         self._adapters.put(slot, prepared)
+        self.op_names += self._adapted_names  # of the steps that follow
+        self._adapted_names = []
 
     def close(self) -> None:
         """Ends the threads; the object is unusable then."""
@@ -280,14 +286,6 @@ class NativeCompute:
                 return None
             logits = gathered.transpose(0, 1).reshape(rows, -1)
         return logits[:, : self._vocab_size] if collectives.rank == 0 else None
-
-
-def _segments(
-    program: OpLists, whole: bool, barriers: bool, *, head: bool, adapters: bool, first: int
-) -> list[Segment]:
-    if whole:
-        return [Segment(program.whole(barriers=barriers, head=head, adapters=adapters), None, first)]
-    return program.segments(head=head, adapters=adapters, first=first)
 
 
 def _ropes(config: ModelConfig) -> set[RopeConfig]:

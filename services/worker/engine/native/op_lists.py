@@ -60,13 +60,19 @@ class OpLists:
         """Marks the ops that follow as the head, which passes without logits leave out."""
         self._head = len(self._ops)
 
-    def segments(self, *, head: bool, adapters: bool, first: int = 0) -> list[Segment]:
+    def segments(
+        self, *, barriers: bool, uncut: bool, head: bool, adapters: bool, first: int = 0
+    ) -> list[Segment]:
         """The ops between the barriers, for collectives that are called from Python.
 
         Args:
+            barriers: There are other ranks.
+            uncut: The kernels wait at barriers themselves, so there is one segment.
             adapters: Whether rows have adapters; without them the ops of these are left out.
             first: Index of the first op in `spans`.
         """
+        if uncut:
+            return [Segment(self.whole(barriers=barriers, head=head, adapters=adapters), None, first)]
         segments, ops = list[Segment](), list[Op]()
         for index, op in enumerate(self._ops if head else self._ops[: self._head]):
             if isinstance(op, RankBarrierOp):
