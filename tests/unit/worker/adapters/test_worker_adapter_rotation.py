@@ -98,7 +98,7 @@ def test_running_sequences_may_end_before_they_are_preempted() -> None:
     simulation = Simulation.of(1, load_s=0.02)
     simulation.add("first", adapter(1), output=9)
     simulation.add("late", adapter(2), at=0.05, output=4)
-    simulation.add("queued", adapter(1), at=0.11, output=9)
+    simulation.add("queued", adapter(1), at=0.13, output=9)
     simulation.run()
     assert simulation.scheduler.num_preemptions == 0
     order = sorted(simulation.ends, key=lambda name: simulation.last_token_at[name])
