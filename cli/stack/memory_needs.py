@@ -8,6 +8,7 @@ they load, one group packs, and its copy goes before it maps the file.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from services.worker.domain.adapters.pool_bytes import POOL_BYTES
 from services.worker.engine.checkpoint.model_size import ModelSize
 from services.worker.engine.native.packed_room import LEAST_BYTES
 from services.worker.engine.precision import automatic_precision
@@ -19,7 +20,12 @@ TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_ru
 # memory of the host (docs/performance.md, "Memory of groups"). It was 525 MiB with 49,152 tokens in the
 # vocabulary, and 634 with 262,144: 499 MiB and 0.54 KiB a token. The rest is margin: a twelfth, and for the
 # logits of 128 sequences half a KiB a token.
-GROUP_BYTES, BYTES_OF_A_TOKEN = 540 * 2**20, 1024
+#
+# Adapters may take `RYZ_ADAPTER_BYTES` of a group, but only those that are asked for do, and most stacks have
+# none. So one or two of a small model are counted (rank 16 of SmolLM2 135M takes 20 MiB), and for more the KV
+# cache makes room while they come (decision 0083), rather than to be smaller from the start.
+ADAPTER_BYTES = min(POOL_BYTES, 32 * 2**20)
+GROUP_BYTES, BYTES_OF_A_TOKEN = 540 * 2**20 + ADAPTER_BYTES, 1024
 # Of a weight of the largest matrix while it is packed, beside all packed weights; measured with the codes of
 # Gemma 3 270M: 1.4, 1.8, 4.0 and 1.7.
 _READING_BYTES: dict[Precision, float] = {"codes": 1.5, "int8": 2, "bf16": 4, "fp32": 2}

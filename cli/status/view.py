@@ -114,12 +114,22 @@ def _groups(report: StatusReport, groups: list[dict[str, Any]]) -> Table:
             table.add_row("", Text(f"{other} has this name too", style="red"))
         if drafts := _drafts(group.get("speculation", {})):
             table.add_row("", Text("drafts", style="dim"), Text(drafts, style="dim"))
+        if adapters := _adapters(group.get("adapters", {})):
+            table.add_row("", Text("adapters", style="dim"), Text(adapters, style="dim"))
         if group.get("failure"):
             table.add_row("", Text(str(group["failure"]), style="red"))
         if group.get("degraded"):
             parts = ", ".join(str(part) for part in group["degraded"])
             table.add_row("", Text("degraded", style="yellow"), Text(parts, style="yellow"))
     return table
+
+
+def _adapters(pool: dict[str, Any]) -> str:
+    """The adapters in a group's memory, or nothing if there are none."""
+    if not pool.get("loaded") and not pool.get("waiting"):
+        return ""
+    used, most = (round(int(pool.get(name, 0)) / 2**20, 1) for name in ("bytes", "most_bytes"))
+    return f"{pool.get('loaded', 0)} loaded, {used:g} of {most:g} MiB; {pool.get('waiting', 0)} requests wait"
 
 
 def _drafts(speculation: dict[str, Any]) -> str:

@@ -9,12 +9,14 @@ from typing import cast
 
 import structlog
 
+from services.worker.adapters.inspection import inspect_adapter
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.domain.speculation.speculation import DRAFT_TOKENS
 from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.forking.early_fork import EarlyFork, fork_early
+from services.worker.leader.adapters.adapter_calls import Inspect
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.name_claim import NameClaim
 from services.worker.leader.grammar_trials import trial_process
@@ -29,6 +31,7 @@ from services.worker.leader.wiring import LeaderPorts, build_leader
 from services.worker.model_files.load_model import load_model, with_sampling_defaults, with_tool_format
 from services.worker.model_files.model import Model
 from services.worker.model_files.sampling_defaults import parse_sampling
+from services.worker.null.adapter_files import inspect_null_adapter
 from services.worker.null.engine import TEXT, NullEngine
 from services.worker.null.model import CONTEXT_LENGTH, null_model
 from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
@@ -97,6 +100,14 @@ def make_rank_engine(settings: WorkerSettings) -> RankEngine:
             instance_id=settings.instance_id,
         )
     )
+
+
+def adapter_reader(settings: WorkerSettings) -> Inspect:
+    """Return what reads an adapter's files for the engine."""
+    if settings.engine == "null":
+        return inspect_null_adapter
+    model, ranks = Path(settings.model), settings.tensor_parallel
+    return lambda source: inspect_adapter(Path(source), model, ranks)
 
 
 def check_config(settings: WorkerSettings) -> None:
@@ -210,6 +221,7 @@ async def setup(
         spans=service.spans,
         draft_engine=draft_engine,
         trials=forks.trials,
+        inspect=adapter_reader(settings),
     )
     leader = build_leader(options, ports)
     claim.answer_for(lambda: leader.state)

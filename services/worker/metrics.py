@@ -15,6 +15,7 @@ from services.worker.domain.generation.failure_owners import all_owners
 from services.worker.domain.generation.request_counts import Control
 from services.worker.domain.speculation.speculation import DraftCounts
 from services.worker.rank_protocol.failures import FailureKind
+from services.worker.telemetry.adapter_metrics import AdapterMetrics
 from services.worker.telemetry.request_metrics import RequestHistograms
 from shared.messages import KVRates, Load
 from shared.telemetry.children import Children
@@ -166,7 +167,7 @@ class WorkerMetrics:
             "Tokens of prompts in the last step that RYZ_ITL_TARGET_MS cut.",
             registry=registry,
         )
-        self.speculation = DraftMetrics(registry)
+        self.speculation, self.adapters = DraftMetrics(registry), AdapterMetrics(registry)
         self.steps = HistogramFamily(registry, PREFIX + "step_seconds", "One engine step.", _SECONDS)
         self.step = self.steps.series()
         self.first_tokens = HistogramFamily(

@@ -90,10 +90,15 @@ class BlocksCommitted(Wire, frozen=True, kw_only=True):
 
 
 class HoldersQuery(Wire, frozen=True, kw_only=True):
-    """Asks every leader how much of a sequence it has in memory. Each answers with a `Holding`."""
+    """Asks every leader how much of a sequence it has in memory. Each answers with a `Holding`.
+
+    Attributes:
+        adapter: Fingerprint of the adapter that computed it; empty: the base alone.
+    """
 
     tenant: Tenant
     token_ids: TokenIds
+    adapter: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{32})?\Z")] = ""
 
 
 class Holding(Wire, frozen=True, kw_only=True):

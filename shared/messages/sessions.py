@@ -58,6 +58,8 @@ class SessionRecord(Wire, frozen=True, kw_only=True):
         last_request: Request id of the last turn, which may come again if its answer got lost.
         recent: The last turns, at most `MAX_MARKS`, the newest at the end. A record continues another one if
             it lists the last request of that one.
+        model: The base model.
+        adapter: Fingerprint of the adapter that computed the last turn; empty: the base alone.
     """
 
     session_id: SessionId
@@ -72,6 +74,7 @@ class SessionRecord(Wire, frozen=True, kw_only=True):
     updated_ms: int = 0
     last_request: str = ""
     recent: list[TurnMark] = []
+    adapter: Annotated[str, msgspec.Meta(pattern=r"^(?:[0-9a-f]{32})?\Z")] = ""
 
 
 class SessionSummary(Wire, frozen=True, kw_only=True):

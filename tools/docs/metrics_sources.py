@@ -25,6 +25,7 @@ from services.router.settings import RouterSettings
 from services.router.state import RouterState
 from services.worker.leader.step_log import StepLog
 from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
+from services.worker.telemetry.adapter_metrics import AdapterCollector
 from services.worker.telemetry.rank_metrics import RankCollector
 from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.delivery import BusStats
@@ -104,6 +105,7 @@ def worker(registry: CollectorRegistry) -> None:
     registry.register(LoadCollector(group))
     registry.register(RatesCollector(group))
     registry.register(RankCollector(StepLog(), list))
+    registry.register(AdapterCollector(lambda: None))
     operations = metrics.requests_ended.operations
     for view in (*vllm_histograms(metrics, "demo"), *operations.views("demo")):
         registry.register(view)

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from services.worker.engine.adapters.plain_rows import LayerAdapters
 from services.worker.engine.checkpoint.layer_weights import NormWeights
 from services.worker.engine.config.layer import NormConfig
 from services.worker.engine.plain.layers.linears import ColumnParallelLinear, RowParallelLinear
@@ -149,9 +150,9 @@ class _Column(ColumnParallelLinear):
     """Multiplies in the type of its weight, which is another one in each step."""
 
     def __init__(self, linear: ColumnParallelLinear) -> None:
-        super().__init__(linear.weight, linear.bias)
+        super().__init__(linear.weight, linear.bias, linear.name)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor:
         return _product(hidden, self.weight, self.bias)
 
 
@@ -159,9 +160,9 @@ class _Row(RowParallelLinear):
     """The same, of a linear whose inputs could be cut."""
 
     def __init__(self, linear: RowParallelLinear) -> None:
-        super().__init__(linear.weight, linear.bias, linear.collectives)
+        super().__init__(linear.weight, linear.bias, linear.collectives, linear.name)
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor:
         return _product(hidden, self.weight, self.bias)
 
 

@@ -78,14 +78,15 @@ def read_adapter(source: Path, base: BaseModel) -> Adapter:
 def _open(source: Path, base: BaseModel) -> list[tuple[StoredPair, list[Target]]]:
     try:
         if source.is_dir():
-            return find_targets(source, peft_pairs(source), base.names, base.config)
+            return find_targets(source, peft_pairs(source, base), base.names, base.config)
         if not source.exists():
             raise AdapterError(f"{source} does not exist; give a PEFT directory or a GGUF file")
         file = read_gguf(source, vocabulary=False)
     except BadGguf as error:
         raise AdapterError(str(error)) from error
     except (OSError, ValueError) as error:  # ValueError: a null byte
-        raise AdapterError(f"{source} cannot be read: {error}; check the adapter's path") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise AdapterError(f"{source} cannot be read: {reason}; check the adapter's path") from error
     return find_targets(source, gguf_pairs(file), base.gguf_names(file), base.config)
 
 

@@ -6,6 +6,8 @@ Nothing but these two files is opened, and neither outside of the directory. Pic
 import re
 from pathlib import Path
 
+from services.worker.adapters.base_copies import refuse_other_weights
+from services.worker.adapters.base_model import BaseModel
 from services.worker.adapters.description import AdapterError
 from services.worker.adapters.peft_config import CONFIG, PeftConfig, read_peft_config
 from services.worker.adapters.stored_pair import NamedTensor, StoredPair, require_partners, require_rank
@@ -17,18 +19,18 @@ from services.worker.model_files.json_files import shown
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+_OF_BASE = re.compile(r"base_model\.model\.(.+?)(?:\.base_layer)?\.weight")
 _KNOWN = (
     ("lora_embedding_", "adapters of embeddings are not served; train without the embedding as a target"),
     ("lora_magnitude_vector", "DoRA is not served; train with use_dora=false"),
     ("lora_B.bias", "biases of adapters are not served; train with lora_bias=false"),
-    (".base_layer.", "it is a weight of the base; save the adapter with save_embedding_layers=False"),
     ("modules_to_save", "whole modules are not served; train without modules_to_save"),
 )
 _PARTNER = {True: ".lora_A.weight", False: ".lora_B.weight"}
 
 
-def peft_pairs(directory: Path) -> list[StoredPair]:
-    """The pairs of a directory, by the names of their modules.
+def peft_pairs(directory: Path, base: BaseModel) -> list[StoredPair]:
+    """The pairs of a directory, in the order of their modules.
 
     Raises:
         AdapterError: A file is missing, damaged or outside of the directory, or has what is not served.
@@ -46,7 +48,8 @@ def peft_pairs(directory: Path) -> list[StoredPair]:
         tensors = read_header(weights)
     except ModelError as error:
         raise AdapterError(str(error)) from error
-    downs, ups = _sorted(weights, tensors)
+    downs, ups, copies = _sorted(weights, tensors)
+    refuse_other_weights(weights, copies, base)
     require_partners(weights, downs, ups, _PARTNER)
     return [_pair(weights, config, module, downs[module], ups[module]) for module in sorted(downs)]
 
@@ -69,26 +72,28 @@ def _own_file(directory: Path, name: str) -> Path:
     return path
 
 
-def _sorted(
-    path: Path, tensors: dict[str, StoredTensor]
-) -> tuple[dict[str, NamedTensor], dict[str, NamedTensor]]:
-    """The matrices A and B by module."""
-    found: dict[str, dict[str, NamedTensor]] = {"A": {}, "B": {}}
+_ByModule = dict[str, NamedTensor]
+
+
+def _sorted(path: Path, tensors: dict[str, StoredTensor]) -> tuple[_ByModule, _ByModule, _ByModule]:
+    """The matrices A and B, and weights of the base, by module."""
+    found: dict[str, _ByModule] = {"A": {}, "B": {}, "": {}}
     for name, stored in tensors.items():
-        match = _NAME.fullmatch(name)
+        for part, reason in _KNOWN:
+            if part in name:
+                raise AdapterError(f"{path}: tensor {name} is there, but {reason}")
+        match, side = _NAME.fullmatch(name), ""
+        if match is not None:
+            side = match[2]
+        else:
+            match = _OF_BASE.fullmatch(name)
         if match is None:
-            for part, reason in _KNOWN:
-                if part in name:
-                    raise AdapterError(f"{path}: tensor {name} is there, but {reason}")
-            raise AdapterError(
-                f"{path}: tensor {shown(name)} is no matrix of a LoRA; if it is a whole module, train "
-                "without modules_to_save"
-            )
-        module, side = match[1], match[2]
+            raise AdapterError(f"{path}: tensor {shown(name)} is no matrix of a LoRA; train without it")
+        module = match[1]
         if module in found[side]:
-            raise AdapterError(f"{path}: module {module} has two matrices {side}; export the adapter again")
+            raise AdapterError(f"{path}: module {module} has two such tensors; export the adapter again")
         found[side][module] = NamedTensor(name, stored)
-    return found["A"], found["B"]
+    return found["A"], found["B"], found[""]
 
 
 def _pair(path: Path, config: PeftConfig, module: str, down: NamedTensor, up: NamedTensor) -> StoredPair:

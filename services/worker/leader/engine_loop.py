@@ -15,6 +15,7 @@ from typing import NamedTuple, NoReturn
 import structlog
 
 from services.worker.domain.scheduling.scheduler import Scheduler
+from services.worker.leader.adapters.adapter_loads import AdapterLoads
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.leader.engine_state import EngineState
@@ -62,6 +63,7 @@ class EngineLoop:
         kv_tier: KVTier,
         *,
         output: TokenOutput,
+        adapters: AdapterLoads,
         drafts: DraftRounds | None = None,
     ) -> None:
         self._engine = engine
@@ -69,6 +71,7 @@ class EngineLoop:
         self._table = table
         self._kv_tier = kv_tier
         self._output = output
+        self._adapters = adapters
         self._drafts = drafts
         self._metrics = context.metrics
         self._step_tokens = context.metrics.requests_ended.step_tokens.series()
@@ -158,6 +161,8 @@ class EngineLoop:
         plan = scheduler.plan()
         if queues.fetches.has_new:
             self._kv_tier.order_fetches(scheduler)
+        if scheduler.adapters.has_orders:
+            self._adapters.order_loads(scheduler)
         if queues.num_preemptions > preempted:
             metrics.preemptions.inc(queues.num_preemptions - preempted)
         if plan.admit:

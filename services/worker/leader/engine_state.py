@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 import structlog
 
+from services.worker.domain.adapters.pool import AdapterPool
 from services.worker.domain.blocks.manager import BlockManager
-from services.worker.domain.blocks.names import UNNAMED, BlockNames, PrefixSharing
+from services.worker.domain.blocks.names import UNNAMED, BlockNames, PrefixSharing, weights_fingerprint
 from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
@@ -19,6 +20,7 @@ from services.worker.domain.scheduling.step_totals import StepTotals
 from services.worker.leader.step_log import StepLog
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
+from shared.messages import Adapter
 
 log = structlog.get_logger(__name__)
 # of a rank's memory that is given back together: of its first and its last huge page, only parts lie in it
@@ -34,6 +36,7 @@ class EngineFacts:
         vocab_size: Token ids are below it.
         fingerprint: Names the weights and the KV format.
         hidden_size: Length of an embedding.
+        adapter_bytes: Memory for adapters; 0: the engine computes without.
     """
 
     context_length: int
@@ -41,6 +44,14 @@ class EngineFacts:
     fingerprint: str = ""
     names: BlockNames = UNNAMED
     hidden_size: int = 0
+    adapter_bytes: int = 0
+
+    def fingerprint_with(self, adapter: Adapter | None) -> str:
+        """Names the weights, the adapter beside them, and the KV format."""
+        if adapter is None:
+            return self.fingerprint
+        weights = weights_fingerprint(self.names.fingerprint, adapter.fingerprint)
+        return f"{weights}/{self.names.kv_format}"
 
 
 class EngineState:
@@ -68,6 +79,7 @@ class EngineState:
         context_length: int,
         costs: TransferCostModel,
         *,
+        adapter_bytes: int,
         clock: Callable[[], float],
     ) -> None:
         self.engine = engine
@@ -83,6 +95,7 @@ class EngineState:
         self.step_log = StepLog()
         self._limits = limits
         self._sharing = sharing
+        self._adapter_bytes = adapter_bytes
         self.clock = clock
 
     def begin_start(self, info: EngineInfo) -> Scheduler:
@@ -93,7 +106,12 @@ class EngineState:
         self.info = info
         self.step_log.begin_start(self.engine.step_times())
         self.facts = EngineFacts(
-            context_length, info.vocab_size, f"{info.fingerprint}/{info.kv_format}", names, info.hidden_size
+            context_length,
+            info.vocab_size,
+            f"{info.fingerprint}/{info.kv_format}",
+            names,
+            info.hidden_size,
+            self._adapter_bytes if info.adapters else 0,
         )
         sliding = None
         if info.num_sliding_blocks:
@@ -104,7 +122,14 @@ class EngineState:
         limits = self._limits
         if any(rank.kernels.startswith("plain") for rank in info.ranks):
             limits = replace(limits, draft_tokens=0)  # these compute chunks and single tokens with other bits
-        self.scheduler = Scheduler(blocks, limits, names, costs=self.costs, clock=self.clock)
+        self.scheduler = Scheduler(
+            blocks,
+            limits,
+            names,
+            costs=self.costs,
+            clock=self.clock,
+            adapters=AdapterPool(self.facts.adapter_bytes),
+        )
         if info.kv_parts is not None and names.sharing != "off":
             self.kv_scheduler, self.kv_parts = self.scheduler, info.kv_parts.heads
         return self.scheduler

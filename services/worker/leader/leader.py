@@ -138,9 +138,9 @@ class Leader:
         """Returns what `ryz status` shows of the group."""
         return self.parts.status.detail()
 
-    def kv_names(self, tokens: list[int], tenant: str = "default") -> list[bytes]:
-        """Returns the names of the blocks that a tenant's tokens fill."""
-        return self.parts.engine.facts.names.of_tokens(tokens, tenant)
+    def kv_names(self, tokens: list[int], tenant: str = "default", adapter: str = "") -> list[bytes]:
+        """Returns the names of the blocks that a tenant's tokens fill; `adapter`: its fingerprint."""
+        return self.parts.engine.facts.names.of_tokens(tokens, tenant, adapter)
 
     async def _keep_house(self) -> None:
         while True:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 from annotated_types import Interval
 
+from services.worker.domain.adapters.pool_bytes import POOL_BYTES
 from services.worker.domain.blocks.names import PrefixSharing
 from services.worker.domain.generation.stream_pace import PER_STREAM_S
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
@@ -39,6 +40,9 @@ class LeaderSettings:
     """Bytes of frames and prompts that are kept; beyond it the tenant with the most loses its oldest."""
     session_done_wait_s: ZeroToTenSeconds = 0.1
     """How long `Done` waits for the record of a session to be stored."""
+    adapter_bytes: From1MiB = POOL_BYTES
+    """Memory of a group for adapters, on all of its ranks together; it is taken as adapters are asked for.
+    Beyond it those that nothing uses make room."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from services.worker.leader.adapters.adapter_calls import MAX_INSPECTED, MAX_INSPECTIONS, AdapterCalls
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls, check_reply_to
 from services.worker.leader.calls.drain_calls import DrainCalls
@@ -26,6 +27,7 @@ from shared.messages import (
     DrainGroup,
     GroupDown,
     HoldersQuery,
+    InspectAdapter,
     LimitKV,
     ProfileQuery,
     Resend,
@@ -50,6 +52,7 @@ class LeaderCalls(NamedTuple):
     deliveries: DeliveryTracker
     tokens: TokenCalls
     profiles: ProfileCalls
+    adapters: AdapterCalls
 
 
 class Subscriptions:
@@ -129,6 +132,16 @@ class Subscriptions:
             )
         )
 
+        adapters = calls.adapters
+        self._subscriptions.append(
+            await bus.subscribe(
+                subjects.inspect_adapter(self._context.model),
+                handler(InspectAdapter, adapters.inspect_adapter, check=adapters.check_model),
+                queue=subjects.TOKENIZE_QUEUE,
+                max_concurrent=MAX_INSPECTED,
+                max_pending=MAX_INSPECTIONS,
+            )
+        )
         await self._subscribe_tokens()
 
     async def _subscribe_tokens(self) -> None:

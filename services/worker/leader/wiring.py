@@ -14,6 +14,8 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.forking.early_fork import EarlyFork
+from services.worker.leader.adapters.adapter_calls import AdapterCalls, Inspect
+from services.worker.leader.adapters.adapter_loads import AdapterLoads
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls
 from services.worker.leader.calls.drain_calls import DrainCalls
@@ -66,6 +68,7 @@ from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.plan import Engine
+from services.worker.telemetry.adapter_metrics import AdapterCollector
 from services.worker.telemetry.rank_metrics import RankCollector
 from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histograms
 from shared.bus.api import Bus
@@ -90,6 +93,7 @@ class LeaderPorts:
         spans: Takes the spans of recorded requests; None: none are recorded.
         draft_engine: Computes the draft model; None without one.
         trials: The trial process of grammars, if it was forked already.
+        inspect: Reads the files of an adapter; None if the engine computes without.
     """
 
     bus: Bus
@@ -106,6 +110,7 @@ class LeaderPorts:
     spans: SpanSink | None = None
     draft_engine: DraftEngine | None = None
     trials: EarlyFork | None = None
+    inspect: Inspect | None = None
 
 
 def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
@@ -132,6 +137,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         options.prefix_sharing,
         model.context_length,
         TransferCostModel(options.steps.token_budget, options.kv.kv_fetch),
+        adapter_bytes=options.adapter_bytes,
         clock=ports.clock,
     )
     kv_tier = KVTier(context, options.kv, engine, ports.index)
@@ -184,7 +190,10 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     output = TokenOutput(context, engine, table, pace)
     drafting = ports.draft_engine
     drafts = None if drafting is None else DraftRounds(drafting, ports.clock)
-    loop = EngineLoop(context, engine, supervisor, table, kv_tier, output=output, drafts=drafts)
+    adapters = AdapterLoads(context, engine, table)
+    loop = EngineLoop(
+        context, engine, supervisor, table, kv_tier, output=output, adapters=adapters, drafts=drafts
+    )
     drain = Drain(context, orchestrator, table, kv_tier, sessions, announce=heartbeats.beat)
 
     kv_room = KVRoom(engine)
@@ -200,6 +209,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         deliveries=deliveries,
         tokens=TokenCalls(context, engine, builder, tokenizer, model.tokenizer),
         profiles=ProfileCalls(context, Profiler(context, engine, watch, ports.tracer)),
+        adapters=AdapterCalls(context, engine, ports.inspect),
     )
     metrics.name_group(options.group, model.name)
     ports.registry.register(LoadCollector(table))
@@ -209,6 +219,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         ports.registry.register(view)
     ports.registry.register(RatesCollector(kv_tier))
     ports.registry.register(RankCollector(engine.step_log, ports.engine.status))
+    ports.registry.register(AdapterCollector(lambda: engine.scheduler))
     parts = LeaderParts(
         orchestrator=orchestrator,
         engine=engine,

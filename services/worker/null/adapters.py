@@ -1,4 +1,4 @@
-"""Adapters of the null engine: each shifts the answer by an amount of its own, so that tests see which computed.
+"""Adapters of the null engine: each shifts the answer by its own amount, so that tests see which computed.
 
 Nothing of their files is read, but they have to be there.
 """
@@ -14,7 +14,7 @@ _Waiting = tuple[LoadAdapter, "asyncio.Future[AdapterLoaded]"]
 
 
 def shift_of(fingerprint: str, cycle: int) -> int:
-    """Returns by how many tokens an adapter shifts an answer that repeats after `cycle` tokens: at least 1."""
+    """Returns by how many tokens an adapter shifts an answer of `cycle` tokens: at least 1; base: 0."""
     return 1 + int(fingerprint[-8:], 16) % max(1, cycle - 1) if fingerprint else 0
 
 

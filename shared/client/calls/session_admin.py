@@ -90,7 +90,9 @@ class SessionAdmin:
                 ready = {name for name, state in route.groups.items() if state == "ready"}
             holdings = []
             with suppress(RyzError):
-                holdings = await self.fleet.holders(tenant, record.token_ids, expected=ready)
+                holdings = await self.fleet.holders(
+                    tenant, record.token_ids, adapter=record.adapter, expected=ready
+                )
         return SessionView(summary, record, route, [one for one in holdings if one.cached_tokens])
 
     async def create(self, record: SessionRecord, *, pinned_group: str = "") -> SessionSummary:

@@ -82,7 +82,7 @@ class SessionFleet:
             )
 
     async def holders(
-        self, tenant: str, token_ids: bytes, *, expected: Collection[str] = ()
+        self, tenant: str, token_ids: bytes, *, adapter: str = "", expected: Collection[str] = ()
     ) -> list[Holding]:
         """The KV of a sequence that leaders have in memory, in the order of their groups.
 
@@ -91,6 +91,7 @@ class SessionFleet:
         Args:
             tenant: Whose sequence it is.
             token_ids: Packed.
+            adapter: Fingerprint of the adapter that computed it; empty: the base alone.
             expected: When these groups have answered, no others are waited for; empty: waits for `gather_s`.
         """
         held: dict[str, Holding] = {}
@@ -106,7 +107,7 @@ class SessionFleet:
         inbox = self._bus.new_inbox()
         subscription = await self._bus.subscribe(inbox, collect)
         try:
-            query = HoldersQuery(tenant=tenant, token_ids=token_ids)
+            query = HoldersQuery(tenant=tenant, token_ids=token_ids, adapter=adapter)
             await self._bus.publish(subjects.KV_HOLDERS, encode(query), reply=inbox)
             with suppress(TimeoutError):
                 async with asyncio.timeout(self._gather_s):

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from services.worker.rank_protocol.adapters import NO_ADAPTER
 from services.worker.rank_protocol.plan import StepPlan
+from tests.kits.adapters.adapting import adapting
 from tests.kits.adapters.peft_adapters import AdapterEntry, peft_logits, save_adapter
 from tests.kits.engine.rank_threads import ComputeFactory, plan_logits
 from tests.kits.families.comparisons import TOLERANCE
@@ -113,4 +114,4 @@ def _computed(
     family: str, rank: int, world: int, plans: list[StepPlan], compute: ComputeFactory
 ) -> list[Tensor]:
     files = {SLOTS[key]: source for key, source in adapter_files(family, rank).items()}
-    return plan_logits(family_model(family).directory, world, plans, NUM_BLOCKS, compute, adapters=files)
+    return plan_logits(family_model(family).directory, world, plans, NUM_BLOCKS, adapting(compute, files))

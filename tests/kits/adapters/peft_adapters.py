@@ -50,7 +50,7 @@ def save_adapter(family: str, entry: AdapterEntry, directory: Path, seed: int = 
                 scale = UP_SCALE / values.shape[1] ** 0.5
                 values.copy_(torch.randn(values.shape, generator=draw) * scale)
     with _quiet():
-        model.save_pretrained(directory, save_embedding_layers=False)
+        model.save_pretrained(directory)
     return directory
 
 
@@ -60,6 +60,14 @@ def peft_logits(family: str, adapter: Path | None, texts: Sequence[list[int]]) -
     with torch.no_grad():
         logits: Tensor = model(torch.tensor(list(texts)), use_cache=False).logits
     return logits
+
+
+def peft_hidden(family: str, adapter: Path, tokens: list[int]) -> Tensor:
+    """The hidden states after the last norm, [tokens, hidden], of a family whose decoder is `model`."""
+    decoder = _peft_model(family, adapter).base_model.model.model
+    with torch.no_grad():
+        hidden: Tensor = decoder(torch.tensor([tokens]), use_cache=False).last_hidden_state[0]
+    return hidden
 
 
 @cache

@@ -5,19 +5,15 @@ logits of a tensor-parallel model without starting processes.
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar
 
 import pytest
 import torch
 from torch import Tensor
 
-from services.worker.adapters.adapter import read_adapter
-from services.worker.adapters.base_model import BaseModel
-from services.worker.engine.adapters.own_share import own_share
 from services.worker.engine.checkpoint.weight_files import Checkpoint, open_checkpoint
 from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives
@@ -263,24 +259,12 @@ def plan_logits(
     plans: list[StepPlan],
     num_blocks: int = 64,
     compute: ComputeFactory = plain_compute,
-    *,
-    adapters: Mapping[int, Path] = MappingProxyType({}),
 ) -> list[Tensor]:
-    """The logits of each plan, computed by ranks in threads; empty for a plan that samples nothing.
-
-    Args:
-        adapters: Their files, by slot.
-    """
-    config = read_config(directory)
-    base = BaseModel.of(directory, config)
-    loaded = {slot: read_adapter(source, base) for slot, source in adapters.items()}
+    """The logits of each plan, computed by ranks in threads; empty for a plan that samples nothing."""
 
     def work(collectives: Collectives) -> list[Tensor]:
         with open_checkpoint(directory) as checkpoint:
-            computing = compute(checkpoint, config, collectives, num_blocks)
-        for slot, adapter in loaded.items():
-            share = own_share(adapter, config, collectives.rank, collectives.world)
-            computing.set_adapter(slot, computing.prepare_adapter(share))
+            computing = compute(checkpoint, read_config(directory), collectives, num_blocks)
         runner = Runner(computing)
         results = []
         for plan in plans:

@@ -29,9 +29,17 @@ class StoreEngine(NullEngine):
         error: Error of every store and fetch; empty for none.
         crowded: Whether a failed store is reported as crowded.
         hangs: Whether fetches wait for `release`.
+        made_with: The adapters that computed the blocks of the store.
     """
 
-    def __init__(self, store: Store, *, num_blocks: int = 64, delay_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        num_blocks: int = 64,
+        delay_s: float = 0.0,
+        made_with: dict[bytes, str] | None = None,
+    ) -> None:
         super().__init__(
             tokens=list(TEXT.encode()),
             num_blocks=num_blocks,
@@ -40,6 +48,7 @@ class StoreEngine(NullEngine):
             step_delay_s=delay_s,
         )
         self.store = store
+        self.made_with = {} if made_with is None else made_with
         self.error = ""
         self.crowded = False
         self.hangs = False
@@ -56,7 +65,9 @@ class StoreEngine(NullEngine):
         return msgspec.structs.replace(await super().start(), kv_parts=KVParts(heads=2, head_bytes=8))
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
-        copies = {copy.name: list(self._sequences.blocks.content[copy.block]) for copy in plan.store}
+        blocks = self._sequences.blocks
+        copies = {copy.name: list(blocks.content[copy.block]) for copy in plan.store}
+        self.made_with |= {copy.name: blocks.adapters.get(copy.block, "") for copy in plan.store}
         future = super().submit(plan)
         if copies and not self.never_writes:
             asyncio.get_running_loop().call_soon(self._write, copies)
@@ -121,6 +132,7 @@ class StoreEngine(NullEngine):
             if name not in self.store:
                 return FetchResult(fetch_id=order.fetch_id, count=count, missing=True)
             self._sequences.blocks.content[block] = list(self.store[name])
+            self._sequences.blocks.adapters[block] = self.made_with[name]
             count += 1
         return FetchResult(fetch_id=order.fetch_id, count=count, num_bytes=16 * count)
 

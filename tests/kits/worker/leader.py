@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from services.worker.leader.adapters.adapter_calls import Inspect
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.intake.grammar_options import GrammarOptions
@@ -28,6 +29,7 @@ from shared.bus.api import Bus, Message
 from shared.client.calls.blocks_client import BlocksClient
 from shared.errors import SessionNotFound, Unavailable
 from shared.messages import (
+    Adapter,
     AnyFrame,
     ChatMessage,
     Done,
@@ -118,6 +120,7 @@ class Kit:
         store: DictStore | None = None,
         spans: SpanSink | None = None,
         draft_engine: DraftEngine | None = None,
+        inspect: Inspect | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
@@ -149,6 +152,7 @@ class Kit:
             registry=self.registry,
             spans=spans,
             draft_engine=draft_engine,
+            inspect=inspect,
         )
         self.leader = build_leader(leader_options, ports)
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)
@@ -184,9 +188,17 @@ class Kit:
                 frames.append(frame)
         self.arrived.set()
 
-    async def ask(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> None:
+    async def ask(
+        self,
+        request: GenerateRequest,
+        headers: dict[str, str] | None = None,
+        adapter: Adapter | None = None,
+    ) -> None:
         work = Work(
-            request=codec.encode(request), route=Route(group=self.group, reason="test"), reply_to=self.inbox
+            request=codec.encode(request),
+            route=Route(group=self.group, reason="test"),
+            reply_to=self.inbox,
+            adapter=adapter,
         )
         await self.bus.publish(subjects.work(self.group), codec.encode(work), headers=headers)
 
@@ -201,12 +213,22 @@ class Kit:
         assert sum(isinstance(frame, Done | Failed) for frame in frames) == 1
         return frames
 
-    async def run(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> list[AnyFrame]:
-        await self.ask(request, headers)
+    async def run(
+        self,
+        request: GenerateRequest,
+        headers: dict[str, str] | None = None,
+        adapter: Adapter | None = None,
+    ) -> list[AnyFrame]:
+        await self.ask(request, headers, adapter)
         return await self.end_of(request.request_id)
 
-    async def failure(self, request: GenerateRequest, headers: dict[str, str] | None = None) -> Failed:
-        last = (await self.run(request, headers))[-1]
+    async def failure(
+        self,
+        request: GenerateRequest,
+        headers: dict[str, str] | None = None,
+        adapter: Adapter | None = None,
+    ) -> Failed:
+        last = (await self.run(request, headers, adapter))[-1]
         assert isinstance(last, Failed)
         return last
 

@@ -74,7 +74,8 @@ class AdapterAdmission:
     def _decide(self, now: float) -> bool:
         """Decides once; returns whether sequences were preempted."""
         queues, adapters = self._queues, self._adapters
-        changes, self.refused = self._choice.decide(adapters.wants(), adapters.waiting, now), []
+        waiting = {name: queue[0].priority for name, queue in adapters.waiting.items()}
+        changes, self.refused = self._choice.decide(adapters.wants(), waiting, now), []
         for name in changes.closed:
             queues.hold_adapter(name)
         for name in changes.opened:

@@ -4,12 +4,13 @@ Those that requests wait for come in order of priority; then those of the party 
 the pool; then those that are waited for the longest. Room comes first from adapters that nothing uses, the
 one used longest ago first. An adapter in constant use would keep its slot for ever, so when another one is
 waited for longer than `CLOSE_S`, the one that was served the longest closes: no sequence begins with it any
-more, and its slot is free when those that run have ended. After `PREEMPT_S`, or the time in which all slots
-can be loaded, they are preempted. So adapters share few slots in rotation.
+more, and its slot is free when those that run have ended. They are preempted after `FIRST_S` for a sequence
+that has no token yet, and for others after `PREEMPT_S`, or the time in which all slots can be loaded. So
+adapters share few slots in rotation.
 """
 
 from collections import Counter
-from collections.abc import Container
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,9 +18,12 @@ from services.worker.domain.adapters.pool import AdapterPool, Resident
 from services.worker.domain.adapters.sequence_adapter import SequenceAdapter
 
 CLOSE_S = 0.05  # about what a load takes: a shorter rotation would load more than compute
+FIRST_S = 0.1  # the same for sequences without a token so far, whose callers see nothing yet
 PREEMPT_S = 0.25  # some tokens of each stream; a few times of what a first token takes
-BEGUN_LAG_S = 0.1  # for which sequences that have tokens let others come to their first one
+BEGUN_LAG_S = 0.3  # for which sequences that have tokens let others come to their first one
 POOL_SHARE = 0.5  # of the pool that one party keeps while an adapter of another one is waited for
+LEAST = -(2**31)  # below all priorities
+MAX_LOADS = 2  # at a time: ranks load one after the other, and a slot that waits for its load is idle
 MAX_SERVED = 32  # wants that are considered in one decision, of those that come first
 
 
@@ -62,12 +66,12 @@ class AdapterChoice:
         self._pool = pool
         self._since: dict[str, float] = {}  # since when an adapter is waited for that admits none
 
-    def decide(self, wants: list[AdapterWant], waiting: Container[str], now: float) -> AdapterChanges:
+    def decide(self, wants: list[AdapterWant], waiting: Mapping[str, int], now: float) -> AdapterChanges:
         """Loads, evicts, closes and opens adapters.
 
         Args:
             wants: What is waited for; only adapters that do not admit sequences.
-            waiting: All adapters with sequences that wait.
+            waiting: All adapters with sequences that wait, and the highest priority of these.
             now: Monotonic seconds.
         """
         changes = AdapterChanges()
@@ -111,28 +115,32 @@ class AdapterChoice:
         """Loads an adapter, or reserves for it the room that will be free."""
         wanted, pool = want.adapter.num_bytes, self._pool
         idle = room.take_idle(wanted)
+        busy = room.num_loading >= MAX_LOADS
         if room.free >= wanted:
-            for resident in idle:
-                pool.evict(resident)
-            pool.begin_load(want.adapter, want.party)
+            if not busy:
+                for resident in idle:
+                    pool.evict(resident)
+                pool.begin_load(want.adapter, want.party)
+                room.num_loading += 1
             room.free -= wanted
             room.held[want.party] += wanted
             return
         waited_s = now - self._since[want.adapter.fingerprint]
         reserved = room.take_closing(wanted)
-        if room.free < wanted:
+        if room.free + room.later < wanted and not busy:
             for resident in self._victims(want, room, waited_s, now):
-                if room.free >= wanted:
+                if room.free + room.later >= wanted:
                     break
                 resident.closing = True
                 changes.closed.append(resident.adapter.fingerprint)
                 room.reserve(resident)
                 reserved.append(resident)
-        room.free = max(0, room.free - wanted)  # what is there and too little is kept for it
+                room.num_loading += 1
+        room.keep(wanted)
         room.held[want.party] += wanted
-        rotation_s = max(PREEMPT_S, pool.load_s * len(pool.residents))
+        rotation_s = max(PREEMPT_S, pool.load_s * len(pool.residents)) if want.begun else FIRST_S
         for resident in reserved:
-            urgent = want.priority > resident.priority
+            urgent = want.priority > room.priority_of(resident)
             if resident.num_running and (
                 urgent or (waited_s >= rotation_s and now - resident.ready_at >= rotation_s)
             ):
@@ -145,9 +153,10 @@ class AdapterChoice:
         own = held[want.party]
         found: list[tuple[bool, float, Resident]] = []
         for one in room.in_use:
-            if one.closing or one.priority > want.priority:
+            priority = room.priority_of(one)
+            if one.closing or priority > want.priority:
                 continue
-            if one.priority == want.priority:
+            if priority == want.priority:
                 greedy = one.party != want.party and held[one.party] > bound
                 richer = one.party == want.party or held[one.party] > own
                 # one that was loaded and has run nothing yet would be loaded for nothing
@@ -163,19 +172,24 @@ class _Room:
     """The room in a pool during one decision: free, of idle adapters, of closing ones, of others in use.
 
     Attributes:
-        free: Bytes that are free, or will be, and that no want has yet.
+        free: Bytes that are free and that no want has yet.
+        later: The same that will be free when reserved adapters have ended.
+        num_loading: Adapters that are being loaded, or close for one that is loaded then.
         in_use: Loaded adapters with sequences that run, or wait and may begin.
         held: Bytes by party, when what is decided is done.
     """
 
-    def __init__(self, pool: AdapterPool, waiting: Container[str]) -> None:
-        self.free = pool.most_bytes - pool.num_bytes
+    def __init__(self, pool: AdapterPool, waiting: Mapping[str, int]) -> None:
+        self.free, self.later = pool.most_bytes - pool.num_bytes, 0
         self.held = _held_bytes(pool)
+        self.num_loading = 0
+        self._waiting = waiting
         self._idle: list[Resident] = []
         self._closing: list[Resident] = []
         self.in_use: list[Resident] = []
         for one in pool.residents.values():
             if not one.ready:
+                self.num_loading += 1
                 continue
             if not one.num_running and (one.closing or one.adapter.fingerprint not in waiting):
                 self._idle.append(one)
@@ -186,31 +200,46 @@ class _Room:
         self._idle.sort(key=lambda one: -one.used)
         self._closing.sort(key=lambda one: -one.ready_at)
 
+    def priority_of(self, resident: Resident) -> int:
+        """Returns the highest priority of the sequences that run with an adapter, or wait and may begin."""
+        waiting = LEAST if resident.closing else self._waiting.get(resident.adapter.fingerprint, LEAST)
+        return max(waiting, resident.priority) if resident.num_running else waiting
+
     def take_idle(self, wanted: int) -> list[Resident]:
         """Reserves idle adapters until so many bytes are free, as far as there are some."""
-        return self._take(self._idle, wanted)
+        taken: list[Resident] = []
+        while self.free < wanted and self._idle:
+            taken.append(self._idle.pop())
+            self.held[taken[-1].party] -= taken[-1].adapter.num_bytes
+            self.free += taken[-1].adapter.num_bytes
+        return taken
 
     def take_closing(self, wanted: int) -> list[Resident]:
-        """Reserves closing adapters likewise."""
-        return self._take(self._closing, wanted)
+        """Reserves closing adapters until so many bytes will be free, likewise."""
+        taken: list[Resident] = []
+        while self.free + self.later < wanted and self._closing:
+            taken.append(self._closing.pop())
+            self._count(taken[-1])
+        return taken
 
     def reserve(self, resident: Resident) -> None:
-        """Reserves one in use."""
+        """Reserves one in use, which closes."""
         self.in_use.remove(resident)
-        self.held[resident.party] -= resident.adapter.num_bytes
-        self.free += resident.adapter.num_bytes
+        self._count(resident)
+
+    def keep(self, wanted: int) -> None:
+        """Keeps so many bytes for a want, or what there is, so that no smaller want takes them."""
+        now = min(self.free, wanted)
+        self.free -= now
+        self.later = max(0, self.later - (wanted - now))
 
     def unreserved_closing(self) -> list[Resident]:
         """Returns those that close for nothing any more."""
         return self._closing + [one for one in self._idle if one.closing]
 
-    def _take(self, residents: list[Resident], wanted: int) -> list[Resident]:
-        taken: list[Resident] = []
-        while self.free < wanted and residents:
-            taken.append(residents.pop())
-            self.held[taken[-1].party] -= taken[-1].adapter.num_bytes
-            self.free += taken[-1].adapter.num_bytes
-        return taken
+    def _count(self, resident: Resident) -> None:
+        self.held[resident.party] -= resident.adapter.num_bytes
+        self.later += resident.adapter.num_bytes
 
 
 def _held_bytes(pool: AdapterPool) -> Counter[str]:

@@ -16,6 +16,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.errors import GroupLost, RyzError
 from shared.messages import (
     Accepted,
+    Adapter,
     Done,
     Failed,
     GenerateRequest,
@@ -68,6 +69,7 @@ class Generation:
         key: Its `request_key`.
         filled_in: The model's defaults of sampling that its request got, which `Accepted` reports; None:
             none.
+        adapter: What it runs with beside the base; None: nothing.
         on_end: Called with its error, or None, in place of all frames and counts: it is a control of the
             leader itself (`RequestCounts`). None for the requests of callers.
     """
@@ -98,6 +100,7 @@ class Generation:
     parent_span: str = ""
     key: str = ""
     filled_in: SamplingDefaults | None = None
+    adapter: Adapter | None = None
     on_end: Callable[[RyzError | None], None] | None = None
 
     def __post_init__(self) -> None:

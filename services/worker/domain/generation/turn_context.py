@@ -194,12 +194,14 @@ def next_record(
     model: str,
     group: str,
     now_ms: int,
+    adapter: str = "",
 ) -> SessionRecord:
     """Returns the session after a turn: the conversation that the model saw, and its answer.
 
     Args:
         answer: The first choice of the turn.
         now_ms: Unix time in milliseconds.
+        adapter: Fingerprint of the adapter that computed it; empty: the base alone.
     """
     record, replaced = turn.record, turn.replaces
     began = replaced or record
@@ -221,6 +223,7 @@ def next_record(
         session_id=turn.session.session_id,
         tenant=request.tenant,
         model=model,
+        adapter=adapter,
         version=version,
         messages=messages,
         token_ids=answer.token_ids,

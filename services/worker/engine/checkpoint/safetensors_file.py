@@ -58,7 +58,7 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
                 raise _damaged(path, f"a header of {length} bytes does not fit into its {size} bytes")
             if length > LONGEST_HEADER:
                 raise ModelError(f"{path} has a header of {length} bytes, {LONGEST_HEADER} are the limit")
-            header = json.loads(file.read(length))
+            header = json.loads(file.read(length), object_pairs_hook=_unique)
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
@@ -73,6 +73,14 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             raise _damaged(path, f"the tensors {previous[0]} and {name} share bytes")
         previous = (name, tensor.end)
     return tensors
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"{shown(next(name for name in names if names.count(name) > 1))} is in it twice")
+    return table
 
 
 def _stored(path: Path, name: str, entry: Any, data: int, size: int) -> StoredTensor:

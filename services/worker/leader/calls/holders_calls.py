@@ -20,7 +20,7 @@ class HoldersCalls:
 
     async def find_cached(self, query: HoldersQuery, _: Message) -> Holding:
         """Returns how many leading tokens of a sequence are in this group's memory."""
-        cached = await count_cached_blocks(self._engine, query.token_ids, query.tenant)
+        cached = await count_cached_blocks(self._engine, query.token_ids, query.tenant, query.adapter)
         return Holding(
             group=self._context.group,
             model=self._context.model,

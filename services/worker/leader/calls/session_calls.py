@@ -61,7 +61,7 @@ class LeaderSessionCalls:
                 f"{context.model}",
                 param="group",
             )
-        names = await name_blocks(self._engine, record.token_ids, asked.tenant)
+        names = await name_blocks(self._engine, record.token_ids, asked.tenant, record.adapter)
         fetched = await self._kv_tier.fetch_blocks(names)
         scheduler = self._engine.scheduler
         cached = scheduler.blocks.num_found(names) if scheduler is not None else 0
@@ -86,7 +86,7 @@ class LeaderSessionCalls:
         record = self._sessions.newest(gone.tenant, gone.session_id)
         self._sessions.forget(gone.tenant, gone.session_id)
         if record is not None:  # blocks that other sessions share are computed again; none may stay
-            names += await name_blocks(self._engine, record.token_ids, gone.tenant)
+            names += await name_blocks(self._engine, record.token_ids, gone.tenant, record.adapter)
         scheduler = self._engine.scheduler
         if scheduler is not None:
             scheduler.blocks.drop(names)

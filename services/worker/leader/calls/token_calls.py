@@ -108,8 +108,11 @@ class TokenCalls:
         return await self._prompts.threads.run_in_thread(tenant, spellings, _NOT_MADE)
 
     def check_model(self, query: TokenizeQuery | DetokenizeQuery, _: Message) -> None:
-        """Raises `InvalidRequest` if the query names another model than its subject."""
-        if query.model != self._context.model:
+        """Raises `InvalidRequest` if the query names another model than its subject, or than its adapters.
+
+        These have the tokens of their base, whichever they are.
+        """
+        if query.model != self._context.model and not query.model.startswith(f"{self._context.model}:"):
             raise InvalidRequest(
                 f"this subject is for model {self._context.model}, the query names {query.model}",
                 param="model",

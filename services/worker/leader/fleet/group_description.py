@@ -61,6 +61,7 @@ class GroupDescription:
     def heartbeat(self) -> Heartbeat:
         """Returns the group as it is now; the heartbeat gets its number when it is sent."""
         options, table, engine = self._options, self._table, self._engine
+        scheduler = engine.scheduler
         rate = self._rate.update(engine.num_tokens, engine.clock())
         return Heartbeat(
             group=options.group,
@@ -83,4 +84,5 @@ class GroupDescription:
             kv=self._kv_tier.rates(),
             ended_total=table.counts.ended,
             broken_total=table.counts.broken,
+            adapters=scheduler.queues.adapters.pool.ready_fingerprints() if scheduler is not None else [],
         )

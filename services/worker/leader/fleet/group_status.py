@@ -63,6 +63,7 @@ class GroupStatus:
             "retained_bytes": table.buffer.num_bytes,
             "cached_blocks": scheduler.blocks.num_cached if scheduler else 0,
             "kv_store": self._kv_tier.describe(),
+            "adapters": self._adapters(),
             "speculation": self._speculation(),
             "sessions_cached": sessions.num_cached,
             "sessions_pending": sessions.writer.num_pending,
@@ -82,6 +83,20 @@ class GroupStatus:
             "step_s": round(totals.step_ns / 1e9, 6),
             "running_step_s": round(age_s, 3),
             "seconds": seconds,
+        }
+
+    def _adapters(self) -> dict[str, object]:
+        """Returns what is in the pool of adapters; nothing if the engine computes without."""
+        scheduler = self._engine.scheduler
+        if scheduler is None or not self._engine.facts.adapter_bytes:
+            return {}
+        queue = scheduler.queues.adapters
+        return {
+            "loaded": len(queue.pool.residents),
+            "bytes": queue.pool.num_bytes,
+            "most_bytes": queue.pool.most_bytes,
+            "evicted": queue.pool.num_evicted,
+            "waiting": queue.num_held,
         }
 
     def _speculation(self) -> dict[str, object]:

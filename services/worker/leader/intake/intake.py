@@ -147,6 +147,7 @@ class Intake:
             traceparent=trace[0],
             parent_span=trace[1],
             filled_in=sampling.missing_of(self._sampling),
+            adapter=work.adapter,
         )
         generation.timeline.mark("taken", {"group": work.route.group})
         table.open_request(generation)

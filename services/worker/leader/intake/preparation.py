@@ -60,7 +60,7 @@ class Preparation:
             self._start_in_background(generation, partial(self._prepare, generation, route), route)
             return
         try:
-            builder.check_request(request)
+            builder.check_request(request, generation.adapter)
             if not builder.has_grammar(generation):
                 self._start_in_background(generation, partial(self._prepare, generation, route), route)
                 return
@@ -113,7 +113,7 @@ class Preparation:
     async def _prepare(self, generation: Generation, route: Route) -> KVSource:
         """Looks up the history if there is any, makes sequences, and looks up their KV."""
         request, tokenizer = generation.request, self._tokenizer
-        self._builder.check_request(request)
+        self._builder.check_request(request, generation.adapter)
         if not self._builder.has_grammar(generation):
             await self._builder.compile_grammar(generation)
         if self._turns.needs_lookup(request):
@@ -157,7 +157,7 @@ class Preparation:
             session_turns,
             kv=kv,
             instance_id=self._context.instance_id,
-            fingerprint=self._builder.fingerprint,
+            fingerprint=self._builder.fingerprint(generation.adapter),
         )
         within_s = ACCEPT_WHOLE_S if whole else ACCEPT_STREAM_S
         self._table.publisher.send(generation, frame, within_s=within_s)

@@ -4,7 +4,7 @@ from services.worker.leader.engine_state import EngineFacts
 from services.worker.model_files.model import Model
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
-from shared.messages import GenerateRequest, ResumePoint
+from shared.messages import Adapter, GenerateRequest, ResumePoint
 
 _PROMPT_FIELDS = ("messages", "prompt", "prompt_token_ids")
 
@@ -29,14 +29,14 @@ def check_prompt_fields(request: GenerateRequest, model: Model) -> None:
 
 
 def check_resume(
-    request: GenerateRequest, resume: ResumePoint, model_name: str, facts: EngineFacts, repeated: int
+    request: GenerateRequest, resume: ResumePoint, adapter: Adapter | None, facts: EngineFacts, repeated: int
 ) -> None:
     """Checks that an answer can be resumed here.
 
     Args:
         request: The request with the resume point.
         resume: The tokens so far, for each choice.
-        model_name: The model's name, for the error's text.
+        adapter: With which it would go on.
         facts: Of the engine that is to go on.
         repeated: Tokens of a continued answer that may be generated again.
 
@@ -49,9 +49,9 @@ def check_resume(
             f"resume.token_ids needs one entry per choice, {request.sampling.n}, got {len(resume.token_ids)}",
             param="resume",
         )
-    if resume.fingerprint and resume.fingerprint != facts.fingerprint:
+    if resume.fingerprint and resume.fingerprint != facts.fingerprint_with(adapter):
         raise Unavailable(
-            f"model {model_name} has other weights here than the group that began with the answer",
+            f"model {request.model} has other weights here than the group that began with the answer",
             reason="other_weights",
             retry_after_s=1.0,
         )

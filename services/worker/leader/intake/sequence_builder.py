@@ -7,6 +7,7 @@ field at fault.
 import functools
 from typing import NamedTuple
 
+from services.worker.domain.adapters.sequence_adapter import sequence_adapter
 from services.worker.domain.answers.choice_state import ChoiceState, Detokenizer
 from services.worker.domain.answers.stop_strings import StopMatcher, StopStrings
 from services.worker.domain.constraints.forced_text import ForcedText, RepeatedText
@@ -20,6 +21,7 @@ from services.worker.domain.generation.token_constraint import (
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.leader.adapters.adapter_checks import check_adapter
 from services.worker.leader.engine_state import EngineFacts, EngineState
 from services.worker.leader.intake.answer_forms import AnswerForm, AnswerForms
 from services.worker.leader.intake.answer_grammars import AnswerGrammars
@@ -47,7 +49,7 @@ from services.worker.text.grammars.after_reasoning import ReasonedGrammar
 from services.worker.text.token_speller import MAX_TAKEN_BACK
 from services.worker.text.tokenizer import Tokenizer
 from shared.errors import InvalidRequest
-from shared.messages import GenerateRequest
+from shared.messages import Adapter, GenerateRequest
 
 
 class FittedPrompt(NamedTuple):
@@ -82,12 +84,11 @@ class SequenceBuilder:
         self._forms = AnswerForms(model)
         self._answer_grammars = AnswerGrammars(model, self._forms)
 
-    @property
-    def fingerprint(self) -> str:
+    def fingerprint(self, adapter: Adapter | None) -> str:
         """Names the weights and the KV format that answers are computed with now."""
-        return self._engine.facts.fingerprint
+        return self._engine.facts.fingerprint_with(adapter)
 
-    def check_request(self, request: GenerateRequest) -> None:
+    def check_request(self, request: GenerateRequest, adapter: Adapter | None = None) -> None:
         """Checks what does not depend on the history.
 
         Raises:
@@ -99,11 +100,12 @@ class SequenceBuilder:
         facts = self._engine.facts
         check_prompt_request(request, facts.hidden_size)
         check_prompt_fields(request, self._model)
+        check_adapter(adapter, facts)
         if request.continues:
             check_continued(request)
         if request.resume is not None:
             repeated = MAX_TAKEN_BACK if request.continues else 0
-            check_resume(request, request.resume, self._model.name, facts, repeated)
+            check_resume(request, request.resume, adapter, facts, repeated)
 
     def has_grammar(self, generation: Generation) -> bool:
         """Gives a generation its grammar if that is compiled; False if it has to be compiled first."""
@@ -224,6 +226,7 @@ class SequenceBuilder:
                 trial_tokens=TRIAL_TOKENS if request.crashes else 0,
                 first=choices[0].sequence if choices else None,
                 timeline=generation.timeline,
+                adapter=sequence_adapter(generation.adapter),
                 constraint=self._constraint(
                     generation, before, given, in_reasoning=form is not None and form.in_reasoning
                 ),

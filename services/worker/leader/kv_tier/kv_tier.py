@@ -114,7 +114,7 @@ class KVTier:
             if scheduler is None or not scheduler.write_behind.enabled:
                 return
             tokens = unpack_tokens(record.token_ids)
-            names = self._engine.facts.names.of_tokens(tokens, record.tenant)
+            names = self._engine.facts.names.of_tokens(tokens, record.tenant, record.adapter)
             names = names[: scheduler.blocks.num_found(names)]
             if scheduler.write_behind.num_known_of(names) < len(names):
                 scheduler.write_behind.add(names)

@@ -78,6 +78,7 @@ class TurnFinisher:
             model=context.model,
             group=context.group,
             now_ms=time.time_ns() // 1_000_000,
+            adapter=generation.adapter.fingerprint if generation.adapter is not None else "",
         )
 
 

@@ -1,0 +1,1 @@
+"""The leader's side of adapters: loads, requests that cannot have theirs, and inspections of files."""

@@ -1,0 +1,1 @@
+"""Contracts of the engine port."""
