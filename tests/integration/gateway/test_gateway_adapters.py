@@ -87,8 +87,8 @@ async def test_what_is_wrong_is_a_400_that_names_the_field() -> None:
         for body, param in (
             ({"lora_name": "fr"}, "lora_path"),
             ({"lora_path": "/x"}, "lora_name"),
-            ({"lora_name": "a b", "lora_path": "/x"}, "name"),
-            ({"lora_name": "../x", "lora_path": "/x"}, "name"),
+            ({"lora_name": "a b", "lora_path": "/x"}, "lora_name"),
+            ({"lora_name": "../x", "lora_path": "/x"}, "lora_name"),
             ({"lora_name": "fr", "lora_path": ""}, "lora_path"),
             ({"lora_name": "fr", "lora_path": "/x", "tenant": "a b"}, "tenant"),
         ):
@@ -97,6 +97,7 @@ async def test_what_is_wrong_is_a_400_that_names_the_field() -> None:
             assert answer.json()["error"]["param"] == param, body
         host.fails = InvalidRequest("/x holds pickled weights (adapter_model.bin)", param="source")
         answer = await http.post(LOAD, json={"lora_name": "fr", "lora_path": "/x"})
+        assert answer.json()["error"]["param"] == "lora_path"
         assert error_of(answer, 400) == "/x holds pickled weights (adapter_model.bin)"
 
 
