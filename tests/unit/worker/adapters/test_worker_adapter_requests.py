@@ -197,7 +197,7 @@ async def test_an_engine_that_starts_again_loads_adapters_again(
     async with Kit(memory_bus) as kit:
         kit.expected_errors.add("the engine failed")
         before = await kit.run(chat("before"), adapter=adapter)
-        kit.engine._end("lost")  # type: ignore[attr-defined]
+        await kit.engine.stop()
         failed = await kit.failure(chat("meanwhile"), adapter=adapter)
         assert failed.resumable
         await kit.until(lambda: kit.leader.state == "ready")
