@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from services.gateway.answering.intake.adapter_names import AdapterNames
-from shared.client.calls.adapter_register import AdapterRegister
+from shared.adapters.register import AdapterRegister
 from shared.errors import ModelNotFound, RyzError
 
 _SHOWN = 128  # characters of a name in an error
