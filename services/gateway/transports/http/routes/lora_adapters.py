@@ -127,7 +127,8 @@ class AdapterRoutes:
 def _named_as_here(error: InvalidRequest) -> InvalidRequest:
     """The error with the field's name in these bodies."""
     param = error.data.get("param")
-    return InvalidRequest(error.message, **error.data | {"param": _FIELDS.get(param, param)})
+    named = _FIELDS.get(param, param) if isinstance(param, str) else param
+    return InvalidRequest(error.message, **error.data | {"param": named})
 
 
 async def _succeed(exchange: HttpExchange, text: str) -> None:
