@@ -48,10 +48,10 @@ from services.gateway.transports.http.gateway_gate import QuotaCollector, gatewa
 from services.gateway.transports.http.routes.info import ServiceInfo
 from services.gateway.transports.http.routes.responses import response_parts
 from services.gateway.transports.websocket.sockets import PATH as REALTIME
+from shared.adapters.register import AdapterRegister
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
 from shared.client import ClientSettings, InferenceClient
-from shared.client.calls.adapter_register import AdapterRegister
 from shared.client.calls.model_list import known_models, usable_names
 from shared.client.calls.register_sync import RegisterSync
 from shared.client.calls.session_admin import SessionAdmin

@@ -10,7 +10,7 @@ from services.router.domain.pins import PinTable
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming
 from services.router.settings import RouterSettings
-from shared.client.calls.adapter_register import AdapterRegister
+from shared.adapters.register import AdapterRegister
 
 
 class Forward(msgspec.Struct, frozen=True, gc=False):

@@ -16,7 +16,7 @@ from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.forking.early_fork import EarlyFork, fork_early
-from services.worker.leader.adapters.adapter_calls import Inspect
+from services.worker.leader.adapters.calls import Inspect
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.name_claim import NameClaim
 from services.worker.leader.grammar_trials import trial_process

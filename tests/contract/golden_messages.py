@@ -140,7 +140,7 @@ RECORD = m.SessionRecord(
     session_id="s1", tenant="acme", model="demo", version=3, messages=[MESSAGE],
     token_ids=pack_tokens([1, 2]), turns=3, last_group="g0",
     created_ms=1_700_000_000_000, updated_ms=1_700_000_000_001, last_request="r-1",
-    recent=[MARK],
+    recent=[MARK], adapter="0123456789abcdef" * 2,
 )  # fmt: skip
 SUMMARY = m.SessionSummary(
     session_id="s1", tenant="acme", model="demo", version=3, turns=3, num_messages=6, num_tokens=50,
@@ -342,7 +342,7 @@ EXAMPLES: list[m.Wire] = [
     HELD,
     m.BlocksCommit(group="g0", held=[HELD]),
     m.BlocksCommitted(stored=2, evicted=1, over_quota=[0], pause_ms=500),
-    m.HoldersQuery(tenant="acme", token_ids=pack_tokens([1, 2])),
+    m.HoldersQuery(tenant="acme", token_ids=pack_tokens([1, 2]), adapter="0123456789abcdef" * 2),
     m.Holding(
         group="g0", model="demo", num_tokens=100, cached_tokens=96, tensor_parallel=2, kv_format="fp16"
     ),

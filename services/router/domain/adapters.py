@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.router.domain.decision import Refusal, RequestFacts
 from services.router.domain.policies.base import RETRY_STARTING_S
-from shared.client.calls.adapter_register import AdapterRegister
+from shared.adapters.register import AdapterRegister
 from shared.messages import Adapter
 
 _SHOWN = 20  # names of adapters in an error

@@ -15,7 +15,7 @@ from typing import NamedTuple, NoReturn
 import structlog
 
 from services.worker.domain.scheduling.scheduler import Scheduler
-from services.worker.leader.adapters.adapter_loads import AdapterLoads
+from services.worker.leader.adapters.loads import AdapterLoads
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.leader.engine_state import EngineState

@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from services.worker.leader.adapters.adapter_calls import MAX_INSPECTED, MAX_INSPECTIONS, AdapterCalls
+from services.worker.leader.adapters.calls import MAX_INSPECTED, MAX_INSPECTIONS, AdapterCalls
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls, check_reply_to
 from services.worker.leader.calls.drain_calls import DrainCalls

@@ -14,8 +14,8 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.forking.early_fork import EarlyFork
-from services.worker.leader.adapters.adapter_calls import AdapterCalls, Inspect
-from services.worker.leader.adapters.adapter_loads import AdapterLoads
+from services.worker.leader.adapters.calls import AdapterCalls, Inspect
+from services.worker.leader.adapters.loads import AdapterLoads
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls
 from services.worker.leader.calls.drain_calls import DrainCalls

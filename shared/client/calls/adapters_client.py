@@ -24,7 +24,7 @@ ANSWER_S = 2.0
 LOAD_S = 30.0  # a leader reads the files
 PAUSE_S = 0.25
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_WAITED_FOR = frozenset({"waking", "no_group", "adapters_unknown", "no_router"})
+_WAITED_FOR = frozenset({"waking", "no_group", "adapters_unknown", "no_router", "engine_down"})
 
 
 class AdaptersClient:

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import structlog
 
 from shared import subjects
+from shared.adapters.register import AdapterRegister
 from shared.bus import Bus, Message
 from shared.bus.endpoint import Endpoint, call
-from shared.client.calls.adapter_register import AdapterRegister
 from shared.errors import InvalidRequest, RyzError, Unavailable
 from shared.messages import Adapter, AdapterChanged, AdapterList, AdapterPage
 from shared.telemetry.repeated import RepeatedLog

@@ -10,9 +10,13 @@ from pathlib import Path
 import pytest
 
 from services.kvstate.redis.store_starts import StoreContents
+from shared import subjects
+from shared.bus.endpoint import call
 from shared.bus.nats import NatsBus
+from shared.client.calls.register_sync import read_register
 from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import InvalidRequest, Unavailable
+from shared.messages import Adapter, AdapterDelete, AdapterPut, AdapterStored
 from tests.kits.kvstate.kept_records import KeptRecords, read_records, store_records
 from tests.kits.kvstate.kept_store import KeptStore
 from tests.kits.kvstate.service import new_tenant, record, running, value
@@ -152,3 +156,25 @@ async def test_a_running_service_tells_of_a_store_that_refused_its_log(
             await until(lambda: value(service, "store_refused_commands") > 0)
             assert service.status().detail["store_refused_commands"] > 0
             assert service.exit_code == 0, "turns go on"
+
+
+async def test_the_register_of_adapters_is_equal_after_restarts(
+    nats_url: str, nats_bus: NatsBus, store: KeptStore
+) -> None:
+    put = [
+        Adapter(name=f"a{number}", base="demo", source="/x", fingerprint="a" * 32, rank=8, num_bytes=number)
+        for number in range(50)
+    ]
+    async with running(nats_url, store.url):
+        for adapter in put:
+            asked = AdapterPut(adapter=adapter)
+            await call(nats_bus, subjects.ADAPTER_PUT, asked, AdapterStored, timeout_s=PATIENCE_S)
+        gone = AdapterDelete(base="demo", name="a7")
+        await call(nats_bus, subjects.ADAPTER_DELETE, gone, AdapterStored, timeout_s=PATIENCE_S)
+        kept = await read_register(nats_bus, timeout_s=PATIENCE_S)
+    assert len(kept[0]) == 49
+    for kill in (False, True):
+        store.stop(kill=kill)
+        store.start()
+        async with running(nats_url, store.url):
+            assert await read_register(nats_bus, timeout_s=PATIENCE_S) == kept

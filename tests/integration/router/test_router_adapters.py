@@ -14,6 +14,7 @@ from services.kvstate.redis.link import RedisLink
 from shared import subjects
 from shared.bus.endpoint import call
 from shared.bus.nats import NatsBus
+from shared.client import AdaptersClient
 from shared.codec import encode
 from shared.errors import Conflict, InvalidRequest, ModelNotFound, Unavailable
 from shared.lifecycle import Service
@@ -31,6 +32,8 @@ from shared.messages import (
     UnloadAdapterCall,
 )
 from tests.kits.kvstate.service import own_redis, running
+from tests.kits.router.agent import HostAgent
+from tests.kits.router.hosts import GIB, offer
 from tests.kits.router.live import Caller, Leader, router, until_known
 from tests.kits.waiting import PATIENCE_S, until
 
@@ -227,4 +230,28 @@ async def test_a_change_whose_news_was_lost_is_found_by_comparing(fleet: Fleet) 
         await RedisAdapterStore(link).put(silent, replace=False)
         await until(lambda: known(service) == [1])
         assert await fleet.accepted(f"{fleet.model}:fr") == adapter
+    await link.close()
+
+
+async def test_an_adapter_wakes_its_base(fleet: Fleet) -> None:
+    """By being loaded, and by a request."""
+    loaded, asked = f"{fleet.model}-loaded", f"{fleet.model}-asked"
+    agent = HostAgent(fleet.bus, fleet.model, [offer(loaded), offer(asked)], budget_bytes=8 * GIB)
+    link = RedisLink(fleet.store, timeout_s=5.0, max_connections=1, name="store", reason="session_store")
+    adapter = Adapter(name="fr", base=asked, source="/x", fingerprint=A, rank=8, num_bytes=10)
+    await RedisAdapterStore(link).put(RegisterEntry(asked, "fr", A, A, encode(adapter)), replace=False)
+    await agent.start()
+    async with fleet.kvstate(), fleet.router() as service:
+        await until(lambda: known(service) == [1] and len(service.status().detail["models"]) > 0)
+        await AdaptersClient(fleet.bus).load_adapter(loaded, "fr", "/adapters/fr", wait_s=PATIENCE_S)
+        assert [one.model for one in agent.started()] == [loaded]
+        refused = await failure(fleet, f"{asked}:fr")
+        assert (refused.code, refused.data["reason"]) == ("unavailable", "waking")
+        assert f"model {asked!r}" in refused.message
+        await until(lambda: asked in {leader.model for leader in agent.leaders.values()})
+        (leader,) = [one for one in agent.leaders.values() if one.model == asked]
+        fleet.leaders.append(leader)
+        await until_known(service, leader)
+        assert await fleet.accepted(f"{asked}:fr") == adapter
+    await agent.stop()
     await link.close()

@@ -68,7 +68,8 @@ async def test_many_adapters_on_one_slot_answer_as_each_does_alone(
 async def test_an_answer_of_a_lost_group_goes_on_with_its_adapter(
     memory_bus: MemoryBus, tmp_path: Path
 ) -> None:
-    chosen, options = adapter(tmp_path, 1), {"model": load_model(DEMO)}
+    chosen = adapter(tmp_path, 1)
+    options: dict[str, Any] = {"model": load_model(DEMO)}
     async with Kit(memory_bus, engine(2), "g1", **options) as other:
         whole = tokens_of(await other.run(ask("whole", 200), adapter=chosen))
         async with Kit(memory_bus, engine(1), "g0", back_off=RestartPauses(first_s=0.05), **options) as lost:

@@ -132,7 +132,7 @@ class StoreEngine(NullEngine):
             if name not in self.store:
                 return FetchResult(fetch_id=order.fetch_id, count=count, missing=True)
             self._sequences.blocks.content[block] = list(self.store[name])
-            self._sequences.blocks.adapters[block] = self.made_with[name]
+            self._sequences.blocks.adapters[block] = self.made_with.get(name, "")
             count += 1
         return FetchResult(fetch_id=order.fetch_id, count=count, num_bytes=16 * count)
 

@@ -10,7 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
-from services.worker.leader.adapters.adapter_calls import Inspect
+from services.worker.leader.adapters.calls import Inspect
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.intake.grammar_options import GrammarOptions

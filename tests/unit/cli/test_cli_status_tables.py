@@ -48,6 +48,26 @@ def test_status_tells_of_the_draft_model(speculation: dict[str, Any], expected: 
     assert ("drafts" in text) == bool(expected)
 
 
+@pytest.mark.parametrize(
+    ("adapters", "expected"),
+    [
+        ({}, ""),
+        ({"loaded": 0, "bytes": 0, "most_bytes": 2**28, "waiting": 0}, ""),
+        (
+            {"loaded": 8, "bytes": 5 * 2**20, "most_bytes": 2**28, "waiting": 3},
+            "8 loaded, 5 of 256 MiB; 3 requests wait",
+        ),
+    ],
+)
+def test_status_tells_of_adapters(adapters: dict[str, Any], expected: str) -> None:
+    group = {"group": "g0", "state": "ready", "model": "demo", "adapters": adapters}
+    screen = Console(file=io.StringIO(), width=160)
+    screen.print(render(StatusReport("nats://x", None, [answer("worker", 1, **group)])))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert expected in text
+    assert ("adapters" in text) == bool(expected)
+
+
 def test_status_tables() -> None:
     rank = {"rank": 0, "pid": 9, "state": "ready", "steps": 3, "memory_bytes": 2**20, "load_s": 0.5}
     rank |= {"kernels": "native int8", "host": "10.0.0.2"}

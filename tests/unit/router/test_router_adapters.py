@@ -8,7 +8,7 @@ from services.router.domain.policies import PolicyName, make_policy
 from services.router.domain.policies.base import adapter_s
 from services.router.domain.policies.choice import choose
 from services.router.domain.policies.costs import Costs
-from shared.client.calls.adapter_register import AdapterRegister
+from shared.adapters.register import AdapterRegister
 from shared.messages import Adapter, AdapterChanged
 from tests.kits.router.fleet import beat, new_fleet
 

@@ -5,7 +5,7 @@ A model or an alias of that name comes first. The answer names `base:name`.
 
 from collections.abc import Mapping
 
-from shared.client.calls.adapter_register import AdapterRegister
+from shared.adapters.register import AdapterRegister
 
 
 class AdapterNames:

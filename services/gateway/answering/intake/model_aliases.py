@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from fnmatch import fnmatchcase
 
 from services.gateway.answering.intake.adapter_names import AdapterNames
-from shared.client.calls.adapter_register import AdapterRegister
+from shared.adapters.register import AdapterRegister
 from shared.errors import ModelNotFound, RyzError
 
 _SHOWN = 128  # characters of a name in an error
@@ -62,7 +62,8 @@ class ModelAliases:
         self._patterns = [(name, model) for name, model in aliases.items() if "*" in name]
         self._list_names = list_names
         self._clock = clock
-        self._served = set(aliases.values())  # with all that were served since the start
+        self._targets = set(aliases.values())
+        self._served = set[str]()  # since the start, as far as routers were asked
         self._asked_at = float("-inf")
         self._asking = asyncio.Lock()  # calls that come meanwhile wait for the same names
 
@@ -73,14 +74,13 @@ class ModelAliases:
 
     async def real_name(self, name: str) -> str:
         """Returns the name of the model that a request for `name` reaches; `name` if it has no alias."""
-        exact = self._exact.get(name)
-        if exact is not None:
+        if (exact := self._exact.get(name)) is not None:
             return exact
         adapter = self.adapters.find(name)
         if adapter is not None:
             # routers prefer a model of the full name themselves
             return adapter if adapter == name or not await self._is_served(name) else name
-        if not self._patterns or name in self._served:
+        if not self._patterns or name in self._targets or name in self._served:
             return name
         found = next((model for pattern, model in self._patterns if fnmatchcase(name, pattern)), None)
         return name if found is None or await self._is_served(name) else found

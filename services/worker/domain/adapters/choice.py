@@ -4,8 +4,9 @@ Those that requests wait for come in order of priority; then those of the party 
 the pool; then those that are waited for the longest. Room comes first from adapters that nothing uses, the
 one used longest ago first. An adapter in constant use would keep its slot for ever, so when another one is
 waited for longer than `CLOSE_S`, the one that was served the longest closes: no sequence begins with it any
-more, and its slot is free when those that run have ended. After `PREEMPT_S`, or the time in which all slots
-can be loaded, they are preempted. So adapters share few slots in rotation.
+more, and its slot is free when those that run have ended. They are preempted after `FIRST_S` for a sequence
+that has no token yet, and for others after `PREEMPT_S`, or the time in which all slots can be loaded. So
+adapters share few slots in rotation.
 """
 
 from collections import Counter
@@ -17,10 +18,12 @@ from services.worker.domain.adapters.pool import AdapterPool, Resident
 from services.worker.domain.adapters.sequence_adapter import SequenceAdapter
 
 CLOSE_S = 0.05  # about what a load takes: a shorter rotation would load more than compute
+FIRST_S = 0.1  # the same for sequences without a token so far, whose callers see nothing yet
 PREEMPT_S = 0.25  # some tokens of each stream; a few times of what a first token takes
-BEGUN_LAG_S = 0.1  # for which sequences that have tokens let others come to their first one
+BEGUN_LAG_S = 0.3  # for which sequences that have tokens let others come to their first one
 POOL_SHARE = 0.5  # of the pool that one party keeps while an adapter of another one is waited for
 LEAST = -(2**31)  # below all priorities
+MAX_LOADS = 2  # at a time: ranks load one after the other, and a slot that waits for its load is idle
 MAX_SERVED = 32  # wants that are considered in one decision, of those that come first
 
 
@@ -112,16 +115,19 @@ class AdapterChoice:
         """Loads an adapter, or reserves for it the room that will be free."""
         wanted, pool = want.adapter.num_bytes, self._pool
         idle = room.take_idle(wanted)
+        busy = room.num_loading >= MAX_LOADS
         if room.free >= wanted:
-            for resident in idle:
-                pool.evict(resident)
-            pool.begin_load(want.adapter, want.party)
+            if not busy:
+                for resident in idle:
+                    pool.evict(resident)
+                pool.begin_load(want.adapter, want.party)
+                room.num_loading += 1
             room.free -= wanted
             room.held[want.party] += wanted
             return
         waited_s = now - self._since[want.adapter.fingerprint]
         reserved = room.take_closing(wanted)
-        if room.free + room.later < wanted:
+        if room.free + room.later < wanted and not busy:
             for resident in self._victims(want, room, waited_s, now):
                 if room.free + room.later >= wanted:
                     break
@@ -129,9 +135,10 @@ class AdapterChoice:
                 changes.closed.append(resident.adapter.fingerprint)
                 room.reserve(resident)
                 reserved.append(resident)
+                room.num_loading += 1
         room.keep(wanted)
         room.held[want.party] += wanted
-        rotation_s = max(PREEMPT_S, pool.load_s * len(pool.residents))
+        rotation_s = max(PREEMPT_S, pool.load_s * len(pool.residents)) if want.begun else FIRST_S
         for resident in reserved:
             urgent = want.priority > room.priority_of(resident)
             if resident.num_running and (
@@ -167,6 +174,7 @@ class _Room:
     Attributes:
         free: Bytes that are free and that no want has yet.
         later: The same that will be free when reserved adapters have ended.
+        num_loading: Adapters that are being loaded, or close for one that is loaded then.
         in_use: Loaded adapters with sequences that run, or wait and may begin.
         held: Bytes by party, when what is decided is done.
     """
@@ -174,12 +182,14 @@ class _Room:
     def __init__(self, pool: AdapterPool, waiting: Mapping[str, int]) -> None:
         self.free, self.later = pool.most_bytes - pool.num_bytes, 0
         self.held = _held_bytes(pool)
+        self.num_loading = 0
         self._waiting = waiting
         self._idle: list[Resident] = []
         self._closing: list[Resident] = []
         self.in_use: list[Resident] = []
         for one in pool.residents.values():
             if not one.ready:
+                self.num_loading += 1
                 continue
             if not one.num_running and (one.closing or one.adapter.fingerprint not in waiting):
                 self._idle.append(one)

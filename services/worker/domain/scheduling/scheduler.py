@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from services.worker.domain.adapters.adapter_admission import AdapterAdmission
+from services.worker.domain.adapters.admission import AdapterAdmission
 from services.worker.domain.adapters.pool import AdapterPool
 from services.worker.domain.blocks.fetches import BlockFetch
 from services.worker.domain.blocks.manager import BlockManager

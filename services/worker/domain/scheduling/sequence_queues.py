@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
 
-from services.worker.domain.adapters.adapter_queue import AdapterQueue
 from services.worker.domain.adapters.pool import AdapterPool
+from services.worker.domain.adapters.waiting import AdapterQueue
 from services.worker.domain.blocks.fetches import BlockFetch, BlockFetches
 from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.pool import blocks_for

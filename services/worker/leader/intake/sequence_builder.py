@@ -21,7 +21,7 @@ from services.worker.domain.generation.token_constraint import (
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.leader.adapters.adapter_checks import check_adapter
+from services.worker.leader.adapters.checks import check_adapter
 from services.worker.leader.engine_state import EngineFacts, EngineState
 from services.worker.leader.intake.answer_forms import AnswerForm, AnswerForms
 from services.worker.leader.intake.answer_grammars import AnswerGrammars

@@ -43,7 +43,8 @@ def _own_bytes(pid: int) -> int:
 
 def _state(engine: Engine) -> EngineState:
     limits = scheduler_limits(512, 16, 256)
-    return EngineState(engine, limits, "tenant", 512, TransferCostModel(512), clock=lambda: 0.0)
+    costs = TransferCostModel(512)
+    return EngineState(engine, limits, "tenant", 512, costs, adapter_bytes=0, clock=lambda: 0.0)
 
 
 @pytest.mark.parametrize("world", [1, 2])

@@ -4,6 +4,7 @@ The ranks know which adapter is in which slot, and fail the test when a sequence
 its own, or when a slot changes under a sequence.
 """
 
+import random
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -222,21 +223,28 @@ class Simulation:
 
 
 def closed_loop(
-    most_bytes: int, num_clients: int, num_adapters: int, *, each: int = 12, **fields: Any
+    most_bytes: int, num_clients: int, *, each: int = 12, think_s: float = 0.0, **fields: Any
 ) -> Simulation:
-    """Clients that send one request after another, client i with adapter i modulo their number."""
-    simulation = Simulation.of(most_bytes, **fields)
+    """Clients with an adapter each, which send one request after the end of another.
+
+    Args:
+        most_bytes: Slots, since an adapter has one byte.
+        num_clients: Their number.
+        each: Requests of a client.
+        think_s: Mean time between two of them.
+        **fields: Of `Simulation.of`.
+    """
+    simulation, chance = Simulation.of(most_bytes, **fields), random.Random(1)
     left = dict.fromkeys(range(num_clients), each)
 
     def send(client: int) -> None:
         if left[client]:
             left[client] -= 1
-            simulation.add(f"{client}/{left[client]}", adapter(client % num_adapters), output=64)
+            at = simulation.now + (chance.expovariate(1 / think_s) if think_s else 0.0)
+            prompt, output = chance.randint(32, 96), chance.randint(32, 96)
+            simulation.add(f"{client}/{left[client]}", adapter(client), at=at, prompt=prompt, output=output)
 
-    def on_end(name: str) -> None:
-        send(int(name.partition("/")[0]))
-
-    simulation.on_end = on_end
+    simulation.on_end = lambda name: send(int(name.partition("/")[0]))
     for client in range(num_clients):
         send(client)
     return simulation

@@ -12,7 +12,7 @@ from services.worker.null.engine import TEXT
 from shared import codec, subjects
 from shared.bus.api import Message
 from shared.bus.endpoint import call
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, Unavailable
 from shared.messages import (
     Accepted,
     AdapterInspected,
@@ -197,7 +197,7 @@ async def test_an_engine_that_starts_again_loads_adapters_again(
     async with Kit(memory_bus) as kit:
         kit.expected_errors.add("the engine failed")
         before = await kit.run(chat("before"), adapter=adapter)
-        kit.engine._end("lost")  # type: ignore[attr-defined]
+        await kit.engine.stop()
         failed = await kit.failure(chat("meanwhile"), adapter=adapter)
         assert failed.resumable
         await kit.until(lambda: kit.leader.state == "ready")
@@ -237,6 +237,15 @@ async def test_files_are_inspected_for_routers(memory_bus: MemoryBus, tmp_path: 
     async with Kit(memory_bus):
         with pytest.raises(InvalidRequest, match="compute without adapters"):
             await ask(adapter.source)
+
+
+async def test_a_leader_whose_engine_starts_asks_for_another_try(memory_bus: MemoryBus) -> None:
+    kit = Kit(memory_bus, inspect=inspect_null_adapter)
+    await kit.leader.parts.subscriptions.subscribe_all()
+    asked, subject = InspectAdapter(model="demo", source="/nowhere"), subjects.inspect_adapter("demo")
+    with pytest.raises(Unavailable, match="the engine of group g0 is not up yet"):
+        await call(memory_bus, subject, asked, AdapterInspected, timeout_s=PATIENCE_S)
+    await kit.leader.parts.subscriptions.unsubscribe_all()
 
 
 async def test_tokens_of_an_adapter_are_those_of_its_base(kit: Kit) -> None:

@@ -31,7 +31,9 @@ class Machine:
         self.now_s, self.available = 100.0, TOTAL
         limits = scheduler_limits(64, 8, 8)
         costs = TransferCostModel(64)
-        self.state = EngineState(null_engine(), limits, "tenant", CONTEXT, costs, clock=lambda: self.now_s)
+        self.state = EngineState(
+            null_engine(), limits, "tenant", CONTEXT, costs, adapter_bytes=0, clock=lambda: self.now_s
+        )
         self.info = EngineInfo(
             num_blocks=NUM_BLOCKS,
             vocab_size=256,

@@ -18,6 +18,7 @@ from shared.messages.base import DEFAULT_TENANT
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 LOAD_S = 35.0
 TENANT = r"^[A-Za-z0-9_-]{1,64}$"  # as `Tenant` of messages, in the dialect of pydantic
+_FIELDS = {"name": "lora_name", "source": "lora_path", "base": "base_model_name"}
 _ERRORS = ERRORS | {
     400: {"description": "The files cannot be used, the name is taken, or the body is wrong."},
     401: {"description": "No key of `RYZ_ADMIN_KEYS`."},
@@ -80,6 +81,8 @@ class AdapterRoutes:
                     "place, set 'load_inplace' to True.",
                     param="lora_name",
                 ) from None
+            except InvalidRequest as error:
+                raise _named_as_here(error) from None
         await _succeed(exchange, f"Success: LoRA adapter {name!r} added successfully.")
 
     async def unload(self, exchange: HttpExchange) -> None:
@@ -95,6 +98,8 @@ class AdapterRoutes:
             base = await self._base_of(body)
         try:
             await self._adapters.unload_adapter(base, name)
+        except InvalidRequest as error:
+            raise _named_as_here(error) from None
         except ModelNotFound:
             raise ModelNotFound(f"The lora adapter {name!r} cannot be found.", param="lora_name") from None
         await _succeed(exchange, f"Success: LoRA adapter {name!r} removed successfully.")
@@ -117,6 +122,13 @@ class AdapterRoutes:
                 param="base_model_name",
             )
         return names[0]
+
+
+def _named_as_here(error: InvalidRequest) -> InvalidRequest:
+    """The error with the field's name in these bodies."""
+    param = error.data.get("param")
+    named = _FIELDS.get(param, param) if isinstance(param, str) else param
+    return InvalidRequest(error.message, **error.data | {"param": named})
 
 
 async def _succeed(exchange: HttpExchange, text: str) -> None:

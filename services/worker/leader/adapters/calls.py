@@ -7,7 +7,7 @@ from services.worker.adapters.description import AdapterDescription, AdapterErro
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from shared.bus.api import Message
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, Unavailable
 from shared.messages import AdapterInspected, InspectAdapter
 
 MAX_INSPECTED, MAX_INSPECTIONS = 1, 64  # calls that are answered at once, and that may wait
@@ -31,7 +31,14 @@ class AdapterCalls:
 
         Raises:
             InvalidRequest: They cannot be served here; says why.
+            Unavailable: The engine has not started, so it is not known whether it computes with adapters.
         """
+        if self._engine.info is None:
+            raise Unavailable(
+                f"the engine of group {self._context.group} is not up yet; try again",
+                reason="engine_down",
+                retry_after_s=1.0,
+            )
         bound = self._engine.facts.adapter_bytes
         if self._inspect is None or not bound:
             raise InvalidRequest(

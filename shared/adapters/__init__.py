@@ -1,0 +1,1 @@
+"""What services keep in mind of adapters."""
