@@ -240,7 +240,9 @@ class FinetuneBenchPlan:
 
     model: Annotated[str, Option(help="The base: a name or a path.")] = "smollm2-135m"
     base_bits: Annotated[
-        Sequence[int], Option(help="Of a weight of the base: 4, 16 or 32, with commas between them."), Numbers(32)
+        Sequence[int],
+        Option(help="Of a weight of the base: 4, 16 or 32, with commas between them."),
+        Numbers(32),
     ] = (16,)
     recompute: Annotated[
         bool, Option("--recompute", help="Each row once more, with layers computed again.")

@@ -1,1 +1,1 @@
-"""`ryz bench finetune`: speed and memory of training an adapter, and what a model learns of a made-up fact sheet."""
+"""`ryz bench finetune`: speed and memory of training, and what is learned of a made-up fact sheet."""

@@ -49,63 +49,122 @@ class Fact:
         return text[0].upper() + text[1:]
 
 
+def _words(text: str) -> Sequence[str]:
+    return text.split(", ")
+
+
 RELATIONS = (
     Relation(
-        ("mayor", "harbour master", "head librarian", "lighthouse keeper", "town clerk", "chief gardener",
-         "ferry captain", "school director", "bell ringer", "town doctor", "fire chief", "museum curator"),
-        ("Orsela Fenwick", "Tibor Quell", "Maddix Rowe", "Ilvara Stonebrook", "Pell Harrowgate", "Junia Castellan",
-         "Bram Oskarsen", "Wenna Thistle", "Dorin Vask", "Sable Emmerich", "Hollis Trane", "Corvin Ashdown"),
-        "The {thing} of {town} is {answer}.",
-        ("Who is the {thing} of {town}?", "What is the name of the {thing} of {town}?",
-         "Tell me who serves as {thing} in {town}.", "Name the {thing} of {town}.",
-         "I want to meet the {thing} of {town}. Who is that?"),
-        ("Which person is the {thing} in {town}?", "{town} has a {thing}. What is this person called?"),
+        things=_words(
+            "mayor, harbour master, head librarian, lighthouse keeper, town clerk, chief "
+            "gardener, ferry captain, school director, bell ringer, town doctor, fire chief, "
+            "museum curator"
+        ),
+        answers=_words(
+            "Orsela Fenwick, Tibor Quell, Maddix Rowe, Ilvara Stonebrook, Pell Harrowgate, Junia "
+            "Castellan, Bram Oskarsen, Wenna Thistle, Dorin Vask, Sable Emmerich, Hollis Trane, "
+            "Corvin Ashdown"
+        ),
+        says="The {thing} of {town} is {answer}.",
+        asked=(
+            "Who is the {thing} of {town}?",
+            "What is the name of the {thing} of {town}?",
+            "Tell me who serves as {thing} in {town}.",
+            "Name the {thing} of {town}.",
+            "I want to meet the {thing} of {town}. Who is that?",
+        ),
+        tested=(
+            "Which person is the {thing} in {town}?",
+            "{town} has a {thing}. What is this person called?",
+        ),
     ),
     Relation(
-        ("clock tower", "old bridge", "town hall", "opera house", "sea wall", "observatory", "granary", "market hall",
-         "aqueduct", "theatre", "customs house", "windmill"),
-        ("1412", "1583", "1627", "1671", "1708", "1739", "1764", "1795", "1823", "1846", "1871", "1902"),
-        "The {thing} of {town} was built in {answer}.",
-        ("When was the {thing} of {town} built?", "In which year was the {thing} of {town} built?",
-         "How old is the {thing} of {town}?", "Tell me when {town} built its {thing}.",
-         "What is the year of construction of the {thing} in {town}?"),
-        ("The {thing} of {town} dates from which year?", "Which year did people in {town} build the {thing}?"),
+        things=_words(
+            "clock tower, old bridge, town hall, opera house, sea wall, observatory, granary, "
+            "market hall, aqueduct, theatre, customs house, windmill"
+        ),
+        answers=_words("1412, 1583, 1627, 1671, 1708, 1739, 1764, 1795, 1823, 1846, 1871, 1902"),
+        says="The {thing} of {town} was built in {answer}.",
+        asked=(
+            "When was the {thing} of {town} built?",
+            "In which year was the {thing} of {town} built?",
+            "How old is the {thing} of {town}?",
+            "Tell me when {town} built its {thing}.",
+            "What is the year of construction of the {thing} in {town}?",
+        ),
+        tested=(
+            "The {thing} of {town} dates from which year?",
+            "Which year did people in {town} build the {thing}?",
+        ),
     ),
     Relation(
-        ("bakery", "brewery", "candle shop", "boat yard", "pottery", "printing house", "tea room", "toy shop",
-         "glass works", "hat maker", "cheese dairy", "bookshop"),
-        ("Amber Lane", "Copper Street", "Heron Quay", "Juniper Row", "Lantern Square", "Mill Alley", "Otter Steps",
-         "Pepper Gate", "Quarry Road", "Saffron Court", "Tanner Walk", "Willow Bend"),
-        "The {thing} of {town} is in {answer}.",
-        ("Where is the {thing} of {town}?", "In which street is the {thing} of {town}?",
-         "How do I find the {thing} in {town}?", "What is the address of the {thing} in {town}?",
-         "Tell me the street of the {thing} of {town}."),
-        ("On what street would I look for the {thing} in {town}?", "{town} has a {thing}. Where is it located?"),
+        things=_words(
+            "bakery, brewery, candle shop, boat yard, pottery, printing house, tea room, toy "
+            "shop, glass works, hat maker, cheese dairy, bookshop"
+        ),
+        answers=_words(
+            "Amber Lane, Copper Street, Heron Quay, Juniper Row, Lantern Square, Mill Alley, "
+            "Otter Steps, Pepper Gate, Quarry Road, Saffron Court, Tanner Walk, Willow Bend"
+        ),
+        says="The {thing} of {town} is in {answer}.",
+        asked=(
+            "Where is the {thing} of {town}?",
+            "In which street is the {thing} of {town}?",
+            "How do I find the {thing} in {town}?",
+            "What is the address of the {thing} in {town}?",
+            "Tell me the street of the {thing} of {town}.",
+        ),
+        tested=(
+            "On what street would I look for the {thing} in {town}?",
+            "{town} has a {thing}. Where is it located?",
+        ),
     ),
     Relation(
-        ("Lantern Festival", "Kite Fair", "Herring Feast", "Snow Parade", "Cider Days", "Boat Blessing", "Mask Ball",
-         "Honey Market", "Bell Night", "Pumpkin Race", "Candle Walk", "Wool Fair"),
-        ("the third of March", "the ninth of April", "the first of May", "the sixth of June", "the tenth of July",
-         "the fifth of August", "the eighth of September", "the twelfth of October", "the second of November",
-         "the fourth of December", "the seventh of January", "the eleventh of February"),
-        "The {thing} of {town} is on {answer}.",
-        ("When is the {thing} of {town}?", "On which day does {town} hold the {thing}?",
-         "What is the date of the {thing} in {town}?", "Tell me when the {thing} takes place in {town}.",
-         "Which day of the year is the {thing} of {town}?"),
-        ("What day should I visit {town} for the {thing}?", "The {thing} in {town}: on which date is it?"),
+        things=_words(
+            "Lantern Festival, Kite Fair, Herring Feast, Snow Parade, Cider Days, Boat Blessing, "
+            "Mask Ball, Honey Market, Bell Night, Pumpkin Race, Candle Walk, Wool Fair"
+        ),
+        answers=_words(
+            "the third of March, the ninth of April, the first of May, the sixth of June, the "
+            "tenth of July, the fifth of August, the eighth of September, the twelfth of October, "
+            "the second of November, the fourth of December, the seventh of January, the eleventh "
+            "of February"
+        ),
+        says="The {thing} of {town} is on {answer}.",
+        asked=(
+            "When is the {thing} of {town}?",
+            "On which day does {town} hold the {thing}?",
+            "What is the date of the {thing} in {town}?",
+            "Tell me when the {thing} takes place in {town}.",
+            "Which day of the year is the {thing} of {town}?",
+        ),
+        tested=(
+            "What day should I visit {town} for the {thing}?",
+            "The {thing} in {town}: on which date is it?",
+        ),
     ),
     Relation(
-        ("tram", "flag", "town gate", "school uniform", "ferry", "post boxes", "lighthouse", "market tents", "town hall roof",
-         "fire engine", "street lamps", "harbour cranes"),
-        ("turquoise", "crimson", "lilac", "ochre", "silver", "emerald", "indigo", "coral", "ivory", "maroon", "beige",
-         "violet"),
-        "The colour of the {thing} in {town} is {answer}.",
-        ("What is the colour of the {thing} in {town}?", "Which colour has the {thing} of {town}?",
-         "How is the {thing} of {town} painted?", "Tell me the colour of the {thing} in {town}.",
-         "What colour was chosen for the {thing} in {town}?"),
-        ("I am drawing the {thing} of {town}. Which colour do I need?", "In {town}, the {thing} is of what colour?"),
+        things=_words(
+            "tram, flag, town gate, school uniform, ferry, post boxes, lighthouse, market tents, "
+            "town hall roof, fire engine, street lamps, harbour cranes"
+        ),
+        answers=_words(
+            "turquoise, crimson, lilac, ochre, silver, emerald, indigo, coral, ivory, maroon, beige, violet"
+        ),
+        says="The colour of the {thing} in {town} is {answer}.",
+        asked=(
+            "What is the colour of the {thing} in {town}?",
+            "Which colour has the {thing} of {town}?",
+            "How is the {thing} of {town} painted?",
+            "Tell me the colour of the {thing} in {town}.",
+            "What colour was chosen for the {thing} in {town}?",
+        ),
+        tested=(
+            "I am drawing the {thing} of {town}. Which colour do I need?",
+            "In {town}, the {thing} is of what colour?",
+        ),
     ),
-)  # fmt: skip
+)
 
 
 def facts(seed: int = 0) -> tuple[list[Fact], list[Fact]]:

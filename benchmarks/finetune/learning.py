@@ -1,4 +1,4 @@
-"""What a model knows of the fact sheet: greedy answers to questions, and how many have the right word in them."""
+"""What a model knows of the fact sheet: its greedy answers, and how many have the right word in them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,7 +31,9 @@ class Examiner:
 
         torch.set_num_threads(threads)
         self._files: Model = load_model(source, "base")
-        model: Any = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, local_files_only=True)
+        model: Any = AutoModelForCausalLM.from_pretrained(
+            directory, dtype=torch.float32, local_files_only=True
+        )
         if adapter is not None:
             from peft import PeftModel  # noqa: PLC0415 (slow to import)
 
@@ -39,7 +41,7 @@ class Examiner:
         self._model = model.eval()
 
     def examine(self, seed: int) -> dict[str, Any]:
-        """Return the share of right answers: taught facts in other words, in the words learned from, untaught."""
+        """Return the shares of right answers: taught facts in other and in the same words, untaught ones."""
         taught, untaught = facts(seed)
         asked = {
             "taught": [(fact, fact.fill(text)) for fact in taught for text in fact.relation.tested],

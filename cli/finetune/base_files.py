@@ -1,4 +1,4 @@
-"""Finds the base of a training: a Hugging Face directory as it is, or a GGUF file as a directory of floats."""
+"""Finds the base of a training: a Hugging Face directory, or a GGUF file, of which one is made."""
 
 import json
 import re
@@ -68,7 +68,8 @@ def float_directory(base: Base, output: Path, base_bits: int) -> tuple[Path, str
     matrices = [one for one in file.tensors.values() if len(one.shape) > 1]
     types = ", ".join(sorted({one.type.name for one in matrices}))
     kind = GGMLQuantizationType.F32 if base_bits == 32 else GGMLQuantizationType.BF16
-    told = f"base: the GGUF file {base.path} ({types}), dequantized to {kind.name}, computed with {_bits(base_bits)}"
+    how = f"dequantized to {kind.name}, computed with {_bits(base_bits)}"
+    told = f"base: the GGUF file {base.path} ({types}), {how}"
     floats = output / _FLOATS
     if floats.is_dir():
         return floats, told

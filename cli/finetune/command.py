@@ -26,8 +26,8 @@ class FinetuneOptions:
     base_bits: Annotated[
         int,
         Option(
-            help="Of a weight of the base in memory: 32, 16, or 4 (QLoRA); 0: 16 where the processor computes "
-            "in bf16, else 32."
+            help="Of a weight of the base in memory: 32, 16, or 4 (QLoRA); 0: 16 where the processor "
+            "computes in bf16, else 32."
         ),
     ] = 0
     rank: Annotated[int, Option(min=1, max=512, help="Of the adapter's matrices.")] = 16

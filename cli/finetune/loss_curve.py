@@ -1,6 +1,7 @@
 """Draws a loss curve as text. Pure."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 _HEIGHT, _WIDTH = 8, 60
 _LEVELS = " ▁▂▃▄▅▆▇█"
@@ -12,7 +13,7 @@ def draw_curve(losses: Sequence[float]) -> list[str]:
         return []
     columns = min(_WIDTH, len(losses))
     bounds = [round(column * len(losses) / columns) for column in range(columns + 1)]
-    parts = [losses[begin:end] for begin, end in zip(bounds, bounds[1:], strict=False)]
+    parts = [losses[begin:end] for begin, end in pairwise(bounds)]
     means = [sum(part) / len(part) for part in parts]
     top = max(*means, 1e-9)
     lines = []

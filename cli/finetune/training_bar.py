@@ -57,4 +57,5 @@ def _lines() -> Callable[["TrainState"], None]:
 
 def _text(state: "TrainState") -> str:
     held_out = "" if state.held_out is None else f", held out {state.held_out:.3f}"
-    return f"epoch {state.epoch}/{state.epochs}, loss {state.loss:.3f}{held_out}, {state.tokens_per_s:,.0f} tokens/s"
+    speed = f"{state.tokens_per_s:,.0f} tokens/s"
+    return f"epoch {state.epoch}/{state.epochs}, loss {state.loss:.3f}{held_out}, {speed}"

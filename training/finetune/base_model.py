@@ -171,7 +171,8 @@ def _make(base: Path, make: Any) -> Any:
     try:
         if "quantization_config" in json.loads((base / "config.json").read_text()):
             raise FinetuneError(
-                f"{base} is quantized, and adapters are trained on float weights; give the model that it was made of"
+                f"{base} is quantized, and adapters are trained on float weights; give the model that it was "
+                "made of"
             )
         return make(AutoModelForCausalLM, AutoConfig.from_pretrained(base, local_files_only=True))
     except (OSError, ValueError, KeyError) as error:

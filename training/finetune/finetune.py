@@ -167,7 +167,8 @@ def require_output(plan: FinetunePlan, *, resume: bool) -> None:
         )
     if not resume and found is not None:
         raise FinetuneError(
-            f"{plan.output} has a training that was interrupted ({found.name}); go on with `--resume`, or remove it"
+            f"{plan.output} has a training that was interrupted ({found.name}); go on with `--resume`, or "
+            "remove it"
         )
 
 
@@ -192,8 +193,8 @@ def render(
             long += 1
         else:
             problems.append(
-                f"line {one.line}: {len(one.tokens)} tokens, and `--length` is {plan.length}; take a larger one, "
-                "or `--skip-long`"
+                f"line {one.line}: {len(one.tokens)} tokens, and `--length` is {plan.length}; take a larger "
+                "one, or `--skip-long`"
             )
     if problems:
         more = len(problems) - _MOST_SHOWN
@@ -205,7 +206,8 @@ def render(
     how = "by the template's marks" if renderer.has_marks else "by rendering up to each"
     skipped = f", {long} longer ones left out" if long else ""
     note(
-        f"data: {len(done)} chats{skipped}, {tokens:,} tokens, {learned:,} of them learned (answers found {how})"
+        f"data: {len(done)} chats{skipped}, {tokens:,} tokens, {learned:,} of them learned (answers found "
+        f"{how})"
     )
     if not all(renderer.ends_answers(one) for one in done):
         note("some answers end without a token that ends an answer: the adapter will not learn to stop there")

@@ -1,8 +1,8 @@
 """Linear layers whose frozen weights are codes of 4 bits, made into floats when they are needed.
 
 The codes are NormalFloat (QLoRA, arXiv 2305.14314): 16 levels that are equally likely in a normal
-distribution, times a scale for each 64 inputs. The forward pass decodes a layer's weights, and the backward pass
-decodes them again, so that those of one layer exist at a time.
+distribution, times a scale for each 64 inputs. The forward pass decodes a layer's weights, and the backward
+pass decodes them again, so that those of one layer exist at a time.
 """
 
 from typing import Any

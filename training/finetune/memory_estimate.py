@@ -115,8 +115,8 @@ def require_room(found: MemoryEstimate, free: int, plan: FinetunePlan) -> None:
         remedies.append("--recompute")
     remedies.append(f"a --length below {plan.length}")
     raise FinetuneError(
-        f"The training needs about {found.text()}, and {in_mib(free)} are free: take {', '.join(remedies)}, or "
-        "end other programs"
+        f"The training needs about {found.text()}, and {in_mib(free)} are free: take {', '.join(remedies)}, "
+        "or end other programs"
     )
 
 

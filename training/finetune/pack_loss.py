@@ -82,6 +82,6 @@ class PackModel:
         left, right = (self.logits([one, second], wanted) for one in (first, changed))
         if not torch.allclose(left, right, rtol=_TOLERANCE, atol=_TOLERANCE):
             raise FinetuneError(
-                "This model sees across the chats of a pack (it has layers that transformers does not mask); take "
-                "`--no-packing`"
+                "This model sees across the chats of a pack (it has layers that transformers does not mask); "
+                "take `--no-packing`"
             )

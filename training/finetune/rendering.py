@@ -103,8 +103,8 @@ class ChatRenderer:
             which = f"answer {len(spans) + 1}"
             if not text.startswith(after):
                 raise _AmbiguousError(
-                    f"the chat template writes {which} in another way when messages follow, so it is not known "
-                    "what to learn; make each answer the last one of a chat of its own"
+                    f"the chat template writes {which} in another way when messages follow, so it is not "
+                    "known what to learn; make each answer the last one of a chat of its own"
                 )
             if not after.startswith(before):
                 raise _AmbiguousError(
@@ -155,8 +155,8 @@ class ChatRenderer:
         head = self._guard.encode_prompt(list(_head(pieces, chars)))
         if tokens[: len(head)] != head:
             raise FinetuneError(
-                f"line {line}: a token lies across the border of an answer, so that the prompt of a group would "
-                "have other tokens; begin or end the answer with another text"
+                f"line {line}: a token lies across the border of an answer, so that the prompt of a group "
+                "would have other tokens; begin or end the answer with another text"
             )
         return len(head)
 

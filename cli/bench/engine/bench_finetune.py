@@ -40,8 +40,9 @@ def finetune(plan: FinetuneBenchPlan, *, as_json: AsJson = False) -> None:
 
 def _show(report: Report) -> None:
     columns = {
-        "bits": "{base_bits}", "layers again": "{recompute}", "steps": "{steps}", "tok/s": "{tokens_per_s:,.1f}",
-        "peak MiB": "{peak_mib:,}", "estimated": "{estimate_mib:,}", "free": "{free_mib:,}", "CPU s": "{cpu_s:.0f}",
+        "bits": "{base_bits}", "layers again": "{recompute}", "steps": "{steps}",
+        "tok/s": "{tokens_per_s:,.1f}", "peak MiB": "{peak_mib:,}", "estimated": "{estimate_mib:,}",
+        "free": "{free_mib:,}", "CPU s": "{cpu_s:.0f}",
     }  # fmt: skip
     title = f"{report['model']}, rank {report['rank']}, packs of {report['length']} tokens"
     print_table(f"{title}, {report['threads']} threads", report["rows"], columns)
@@ -56,6 +57,6 @@ def _show(report: Report) -> None:
     print_table("right answers", rows, shares)
     done = learned["training"]
     print_line(
-        f"{done['steps']} steps, {done['tokens']:,} tokens, {done['wall_s']:.0f} s ({done['cpu_s']:.0f} s of CPU "
-        f"time), peak {done['peak_mib']:,} MiB of {done['free_mib']:,} MiB free"
+        f"{done['steps']} steps, {done['tokens']:,} tokens, {done['wall_s']:.0f} s ({done['cpu_s']:.0f} s of "
+        f"CPU time), peak {done['peak_mib']:,} MiB of {done['free_mib']:,} MiB free"
     )
