@@ -3,6 +3,7 @@
 import hashlib
 import inspect
 import json
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +24,7 @@ _ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_at
 
 def computes_bf16() -> bool:
     """Return whether the processor has instructions for products in bf16."""
-    known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()  # type: ignore[no-untyped-call]
+    known = torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
     return bool(known)
 
 
@@ -108,13 +109,15 @@ def add_adapter(model: Any, plan: FinetunePlan, names: list[str]) -> Any:
 
     config = LoraConfig(
         r=plan.rank,
-        lora_alpha=int(plan.alpha) if plan.alpha == int(plan.alpha) else plan.alpha,  # type: ignore[arg-type]
+        lora_alpha=int(plan.alpha) if plan.alpha == int(plan.alpha) else plan.alpha,
         lora_dropout=plan.dropout,
-        target_modules=sorted({name.rpartition(".")[2] for name in names}),
+        target_modules=_shortest(model, names),
         bias="none",
         task_type="CAUSAL_LM",
     )
-    adapted = get_peft_model(model, config)
+    with warnings.catch_warnings():  # PEFT asks transformers by names that this release calls old
+        warnings.simplefilter("ignore", FutureWarning)
+        adapted = get_peft_model(model, config)
     config.base_model_name_or_path = plan.base_name
     if plan.recompute:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -133,9 +136,14 @@ def save_adapter(adapted: Any, state: dict[str, Tensor], directory: Path) -> Non
 
     adapted.peft_config["default"].inference_mode = True
     adapted.peft_config["default"].save_pretrained(str(directory))
+    path = directory / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config["target_modules"] = sorted(config["target_modules"])  # PEFT has them as a set
+    path.write_text(json.dumps(config, indent=2) + "\n")
     known = get_peft_model_state_dict(adapted, state_dict=state, save_embedding_layers=False)
     draft = directory / ".adapter_model.safetensors.part"
     save_file({name: one.contiguous() for name, one in known.items()}, draft, metadata={"format": "pt"})
+    draft.chmod(path.stat().st_mode & 0o777)  # the library makes a file for its owner alone
     draft.replace(directory / "adapter_model.safetensors")
 
 
@@ -163,6 +171,13 @@ def _linears(model: nn.Module) -> list[str]:
     """Return the names of all linear layers but the head."""
     head = model.get_output_embeddings()  # type: ignore[operator]
     return [name for name, one in model.named_modules() if isinstance(one, nn.Linear) and one is not head]
+
+
+def _shortest(model: nn.Module, names: list[str]) -> list[str]:
+    """Return the last parts of names, if no other layers have them; else the names."""
+    kinds = {name.rpartition(".")[2] for name in names}
+    same = [name for name in _linears(model) if name.rpartition(".")[2] in kinds]
+    return sorted(kinds) if len(same) == len(names) else names
 
 
 def _make(base: Path, make: Any) -> Any:

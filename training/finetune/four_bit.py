@@ -91,7 +91,7 @@ class FourBitLinear(nn.Linear):
         """See `nn.Linear`."""
         if torch.is_autocast_enabled("cpu"):
             input = input.to(torch.get_autocast_dtype("cpu"))
-        outputs: Tensor = _Product.apply(input, self.matrix)
+        outputs: Tensor = _Product.apply(input, self.matrix)  # type: ignore[no-untyped-call]
         return outputs if self.bias is None else outputs + self.bias.to(outputs.dtype)
 
 

@@ -44,7 +44,7 @@ class PackModel:
         positions = torch.cat([torch.arange(len(chat.tokens)) for chat in chats])
         options: dict[str, Any] = {"logits_to_keep": wanted} if self._keep else {}
         with torch.autocast("cpu", torch.bfloat16, enabled=self._bf16):
-            found = self.model(
+            found: Tensor = self.model(
                 input_ids=tokens[None], position_ids=positions[None], use_cache=False, **options
             ).logits[0]
         return (found if self._keep else found[wanted]).float()

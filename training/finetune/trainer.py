@@ -158,7 +158,7 @@ class Trainer:
         for chats in given:
             loss, _ = self._model.loss(chats)
             (loss / count).backward()  # type: ignore[no-untyped-call]
-            total += float(loss)
+            total += float(loss.detach())
         if not math.isfinite(total):
             raise FinetuneError(
                 f"The loss of step {self.step + 1} is no finite number; take a lower `--learning-rate`"
