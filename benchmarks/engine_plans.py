@@ -251,7 +251,7 @@ class FinetuneBenchPlan:
     rank: Annotated[int, Option(min=1, max=512, help="Of the adapter.")] = 16
     threads: Annotated[int, Option(min=0, max=1024, help="CPU threads; 0: all usable cores.")] = 0
     facts: Annotated[bool, Option("--facts", help="Learn the fact sheet, and ask for it.")] = False
-    epochs: Annotated[int, Option(min=1, help="Passes over the fact sheet.")] = 12
+    epochs: Annotated[int, Option(min=1, help="Passes over the fact sheet.")] = 8
     learning_rate: Annotated[float, Option(min=0, help="With --facts.")] = 1e-3
     seed: Annotated[int, Option(help="Of facts, order and first weights.")] = 0
 

@@ -101,6 +101,8 @@ class ChatRenderer:
             before = "".join(self._render(messages[:index], prompt=True))
             after = "".join(self._render(messages[: index + 1], prompt=False))
             which = f"answer {len(spans) + 1}"
+            if not text.startswith(after):  # some templates end a chat that asks for no answer with a token
+                after = next((cut for cut in self._without_end(after) if text.startswith(cut)), after)
             if not text.startswith(after):
                 raise _AmbiguousError(
                     f"the chat template writes {which} in another way when messages follow, so it is not "
@@ -113,6 +115,11 @@ class ChatRenderer:
                 )
             spans[index] = len(before), len(after)
         return self._checked(messages, text, spans)
+
+    def _without_end(self, text: str) -> Iterator[str]:
+        for control in self._model.control_texts.union(self._template.special_tokens.values()):
+            if control and text.endswith(control):
+                yield text.removesuffix(control)
 
     def _marked(self, messages: list[ChatMessage], pieces: list[str]) -> dict[int, tuple[int, int]]:
         """Find the answers by the template's marks, which transformers reads."""
@@ -161,13 +168,9 @@ class ChatRenderer:
         return len(head)
 
     def _after_end(self, tokens: list[int], first: int, last: int) -> int:
-        """Return the end of the learned tokens: behind the token that ends the answer, if there is one."""
-        for index in range(last - 1, first - 1, -1):
-            if tokens[index] in self._model.eos_ids:
-                return index + 1
-            if self._model.tokenizer.decode([tokens[index]]).strip():
-                break
-        return last
+        """Return the end of the learned tokens: behind the first one that ends an answer, if there is one."""
+        ends = (index + 1 for index in range(first, last) if tokens[index] in self._model.eos_ids)
+        return next(ends, last)
 
 
 class _AmbiguousError(Exception):
