@@ -28,7 +28,9 @@ class Examiner:
 
     def __init__(self, directory: Path, source: Path, adapter: Path | None, threads: int) -> None:
         from transformers import AutoModelForCausalLM  # noqa: PLC0415 (slow to import)
+        from transformers.utils import logging  # noqa: PLC0415
 
+        logging.disable_progress_bar()
         torch.set_num_threads(threads)
         self._files: Model = load_model(source, "base")
         model: Any = AutoModelForCausalLM.from_pretrained(

@@ -1,4 +1,4 @@
-"""Short trainings of the demo model: the loss falls, and the result is a PEFT directory that gives the same logits."""
+"""Short trainings of the demo model: the loss falls, PEFT reads the result, stops are resumed, refusals."""
 
 import json
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_a_stop_is_resumed_to_the_same_files(tmp_path: Path) -> None:
     with pytest.raises(FinetuneError, match="has a training that was interrupted"):
         run(halves)
     with pytest.raises(
-        FinetuneError, match="`--learning-rate` was 0.005 in the interrupted training and is 0.1"
+        FinetuneError, match=r"`--learning-rate` was 0\.005 in the interrupted training and is 0.1"
     ):
         run(demo_plan(tmp_path, output=halves.output, dropout=0.1, learning_rate=0.1), resume=True)
     write_chats(tmp_path / "other.jsonl", 23)

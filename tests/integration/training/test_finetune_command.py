@@ -1,4 +1,4 @@
-"""`ryz finetune` as a command: killed and resumed, stopped by signals, bases in both forms, a stack that is told."""
+"""`ryz finetune` as a command: killed and resumed, stopped by signals, a GGUF base, a stack that is told."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A chat in a pack has the losses that it has alone, in models of many families; a model that leaks is refused."""
+"""A chat in a pack has the losses that it has alone, in many families; a model that leaks is refused."""
 
 from typing import Any
 
