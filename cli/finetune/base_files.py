@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from cli.models.resolve import meant_by, resolve_model
 from cli.models.store import require_space
 from cli.models.transfer_bar import transfer_bar
 
-_FLOATS = ".base"
+_FLOATS, _SOURCE = ".base", "ryz-source.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,17 +71,19 @@ def float_directory(base: Base, output: Path, base_bits: int) -> tuple[Path, str
     kind = GGMLQuantizationType.F32 if base_bits == 32 else GGMLQuantizationType.BF16
     how = f"dequantized to {kind.name}, computed with {_bits(base_bits)}"
     told = f"base: the GGUF file {base.path} ({types}), {how}"
-    floats = output / _FLOATS
-    if floats.is_dir():
+    floats, found = output / _FLOATS, base.path.stat()
+    source = json.dumps([str(base.path.resolve()), found.st_size, found.st_mtime_ns, kind.name])
+    if (floats / _SOURCE).is_file() and (floats / _SOURCE).read_text() == source:
         return floats, told
+    remove_floats(output)
     draft = output / f"{_FLOATS}.part"
-    shutil.rmtree(draft, ignore_errors=True)
     try:
         draft.mkdir(parents=True)
         work = GgufToHf(base.path, kind)
         require_space(draft, work.needed)
         with transfer_bar(f"{base.path.name} as {kind.name}", work.total) as bar:
             work.write(draft, bar.advance_to)
+        (draft / _SOURCE).write_text(source)
         draft.rename(floats)
     except OSError as error:
         fail(f"{draft} cannot be written: {error.strerror or error}.")
@@ -88,9 +91,11 @@ def float_directory(base: Base, output: Path, base_bits: int) -> tuple[Path, str
 
 
 def remove_floats(output: Path) -> None:
-    """Remove the floats of a GGUF file."""
+    """Remove the floats of a GGUF file, and the output if nothing else is in it."""
     for name in (_FLOATS, f"{_FLOATS}.part"):
         shutil.rmtree(output / name, ignore_errors=True)
+    with suppress(OSError):
+        output.rmdir()
 
 
 def _bits(base_bits: int) -> str:

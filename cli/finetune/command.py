@@ -80,7 +80,7 @@ def finetune(options: FinetuneOptions) -> None:
     """
     from cli.console import err, fail, out  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.finetune.base_files import find_base, float_directory, remove_floats  # noqa: PLC0415
-    from cli.finetune.serving import serve_adapter  # noqa: PLC0415
+    from cli.finetune.serving import Stack  # noqa: PLC0415
 
     require_packages()
     _check(options)
@@ -90,6 +90,7 @@ def finetune(options: FinetuneOptions) -> None:
         from services.worker.gguf.header_bytes import BadGguf  # noqa: PLC0415
         from services.worker.model_files.load_model import load_model  # noqa: PLC0415
         from shared.errors import RyzError  # noqa: PLC0415
+        from training.finetune.checkpoints import find_checkpoint  # noqa: PLC0415
         from training.finetune.errors import FinetuneError, Stopped  # noqa: PLC0415
         from training.finetune.finetune import finetune as train  # noqa: PLC0415
         from training.finetune.finetune import require_output  # noqa: PLC0415
@@ -100,6 +101,14 @@ def finetune(options: FinetuneOptions) -> None:
 
     base, output = find_base(options.base), options.output
     plan = _plan(options, base)
+    stack = Stack(
+        url=options.serve,
+        api_key=options.api_key,
+        base=options.serve_base or base.served_as,
+        name=options.name or output.resolve().name,
+    )
+    if options.serve:
+        stack.check()
     try:
         require_output(plan, resume=options.resume)
         model = load_model(base.path, base.served_as)
@@ -113,7 +122,6 @@ def finetune(options: FinetuneOptions) -> None:
             report = train(
                 plan, model, resume=options.resume, is_stopped=is_stopped, note=note, progress=show
             )
-        remove_floats(output)
     except (FinetuneError, ModelError, BadGguf) as error:
         fail(_sentence(str(error)), 2)
     except RyzError as error:
@@ -122,10 +130,12 @@ def finetune(options: FinetuneOptions) -> None:
         fail(f"Stopped after step {stopped.step}. Go on: the same command with `--resume`.", _INTERRUPTED)
     except OSError as error:
         fail(f"{output} cannot be written: {error.strerror or error}.")
+    finally:
+        if find_checkpoint(output) is None:  # nothing goes on from here
+            remove_floats(output)
     _show(report, plan)
     if options.serve:
-        name, served = options.name or output.resolve().name, options.serve_base or base.served_as
-        out.print(serve_adapter(options.serve, options.api_key, served, name, output), soft_wrap=True)
+        out.print(stack.load(output), soft_wrap=True)
 
 
 def require_packages() -> None:

@@ -98,7 +98,8 @@ def test_a_gguf_file_is_trained_as_floats(tmp_path: Path, data: Path) -> None:
     HfToGguf(demo_model(), GGMLQuantizationType.Q8_0).write(path, lambda _: None)
     result = finetune(path, "--data", data, *SHORT, "--epochs", 1, "-o", output)
     assert result.exit_code == 0, result.output
-    assert f"the GGUF file {path} (F32, Q8_0), dequantized to F32" in result.output or "Q8_0" in result.output
+    assert f"base: the GGUF file {path} (" in result.output
+    assert "dequantized to F32" in result.output
     assert json.loads((output / "adapter_config.json").read_text())["base_model_name_or_path"] == str(path)
     assert {one.name for one in output.iterdir()} == {
         "adapter_config.json", "adapter_model.safetensors", "loss.jsonl",
@@ -122,13 +123,18 @@ class Gateway(HTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: Gateway
 
+    def do_GET(self) -> None:
+        self._answer(200, {"data": [{"id": "demo"}, {"id": "other"}]})
+
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         self.server.asked.append((self.path, self.headers["Authorization"], body))
-        text = json.dumps(
-            {"error": {"message": "no such base", "type": "x", "code": "model_not_found"}}
-        ).encode()
-        self.send_response(self.server.status)
+        error = {"message": "no such base", "type": "x", "code": "model_not_found"}
+        self._answer(self.server.status, {"error": error})
+
+    def _answer(self, status: int, body: Any) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -172,6 +178,27 @@ def test_a_refusal_of_the_stack_leaves_the_adapter(tmp_path: Path, data: Path, g
     assert (output / "adapter_model.safetensors").exists()
 
 
+@pytest.mark.parametrize("gateway", [200], indirect=True)
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (
+            ["--serve-base", "third"],
+            "serves demo, other, and not third. Name the base there with `--serve-base`",
+        ),
+        (["--name", "a:b"], "The adapter cannot be called 'a:b'"),
+    ],
+)
+def test_what_a_stack_would_refuse_is_refused_before_the_training(
+    tmp_path: Path, data: Path, gateway: Gateway, words: list[str], reason: str
+) -> None:
+    result = finetune("demo", "--data", data, "-o", tmp_path / "adapter", "--serve", gateway.url, *words)
+    assert isinstance(result.exception, CommandError)
+    assert reason in str(result.exception)
+    assert not gateway.asked
+    assert not (tmp_path / "adapter").exists()
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
@@ -187,6 +214,23 @@ def test_bad_options_are_refused(tmp_path: Path, data: Path, words: list[str], r
     assert isinstance(result.exception, CommandError), result.output
     assert result.exception.exit_code == 2
     assert reason in str(result.exception)
+
+
+def test_the_floats_of_a_gguf_file_are_kept_for_a_resumed_training_only(tmp_path: Path, data: Path) -> None:
+    path, output = tmp_path / "small.gguf", tmp_path / "adapter"
+    HfToGguf(demo_model(), GGMLQuantizationType.Q8_0).write(path, lambda _: None)
+    options = [path, "--data", data, *SHORT, "--no-packing", "-o", output]
+    process = start(*options, "--epochs", 200, "--checkpoint-s", 0)
+    kill_in_the_middle(process, output, signal.SIGKILL)
+    assert (output / ".base" / "model.safetensors").exists()
+    result = finetune(*options, "--epochs", 1, "--resume")
+    assert isinstance(result.exception, CommandError)
+    assert "`--epochs` was 200 in the interrupted training and is 1" in str(result.exception)
+    assert (output / ".base").exists()
+    data.write_text("{}")
+    result = finetune(*options[:-1], tmp_path / "other")
+    assert isinstance(result.exception, CommandError)
+    assert not (tmp_path / "other").exists()
 
 
 def test_bad_data_is_named_by_file_and_line(tmp_path: Path, data: Path) -> None:
