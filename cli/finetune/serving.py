@@ -34,8 +34,8 @@ class Stack:
         """
         if not _NAME.fullmatch(self.name):
             fail(
-                f"The adapter cannot be called {self.name[:80]!r}: a name has 1 to 64 letters, digits, `_`, `.` "
-                "and `-`. Give one with `--name`.",
+                f"The adapter cannot be called {self.name[:80]!r}: a name has 1 to 64 letters, digits, "
+                "`_`, `.` and `-`. Give one with `--name`.",
                 2,
             )
         api = ChatApi(clean_url(self.url), self.api_key)
