@@ -120,8 +120,7 @@ def add_adapter(model: Any, plan: FinetunePlan, names: list[str]) -> Any:
         adapted = get_peft_model(model, config)
     config.base_model_name_or_path = plan.base_name
     if plan.recompute:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-        model.enable_input_require_grads()
+        model.activation_checkpointing_enable()
     return adapted
 
 

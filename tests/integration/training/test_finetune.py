@@ -182,7 +182,7 @@ def test_refusals_come_before_the_weights_are_read(tmp_path: Path, monkeypatch: 
 
 def test_long_chats_are_left_out_when_asked_to(tmp_path: Path) -> None:
     notes = list[str]()
-    run(demo_plan(tmp_path, length=40, skip_long=True, epochs=1), note=notes.append)
+    run(demo_plan(tmp_path, length=30, skip_long=True, epochs=1), note=notes.append)
     assert any("12 chats, 12 longer ones left out" in note for note in notes)
     with pytest.raises(BadChats, match=r"All chats of .* are longer"):
         run(demo_plan(tmp_path, output=tmp_path / "b", length=16, skip_long=True))

@@ -34,6 +34,7 @@ def test_packed_losses_are_those_of_each_chat_alone(name: str) -> None:
     assert model.mean_loss([chats]) == pytest.approx(float(packed) / learned)
 
 
+@torch.no_grad()
 def test_learned_tokens_are_predicted_from_those_before() -> None:
     (chat, *_), model = some_chats(), random_model("llama")
     loss, _ = PackModel(model, bf16=False).loss([chat])
