@@ -19,6 +19,7 @@ from training.finetune.plan import FinetunePlan
 
 _END = 2**20  # bytes at both ends of a file that its fingerprint is made of
 _ROUTERS = ("gate", "router", "shared_expert_gate", "mlp_gate")
+_MLP = ("gate_proj", "up_proj", "down_proj", "gate_up_proj", "w1", "w2", "w3")
 _ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv")
 
 
@@ -147,14 +148,19 @@ def save_adapter(adapted: Any, state: dict[str, Tensor], directory: Path) -> Non
 
 
 def adapted_layers(model: nn.Module, plan: FinetunePlan) -> list[str]:
-    """Return the layers that get an adapter: all linear ones of the decoder, or those that the plan names."""
+    """Return the layers that get an adapter: those that the plan names, else all linear ones of the decoder.
+
+    In mixtures of experts these are the attention's.
+    """
     linears = [name for name in _linears(model) if ".experts." not in name]
     kinds = {name.rpartition(".")[2] for name in linears}
     if unknown := [name for name in plan.targets if name not in kinds]:
         raise FinetuneError(
             f"`--targets`: the model has no linear layer {unknown[0]!r}; it has {', '.join(sorted(kinds))}"
         )
-    wanted = set(plan.targets) or kinds.difference(_ROUTERS)
+    has_experts = any(one.ndim == 3 for one in model.parameters())  # transformers stacks their weights
+    # PEFT takes a name of the MLP's as one of experts' as well, and groups refuse adapters of experts
+    wanted = set(plan.targets) or kinds.difference(_ROUTERS, _MLP if has_experts else ())
     names = [name for name in linears if name.rpartition(".")[2] in wanted]
     if not names:
         raise FinetuneError(f"{plan.base.name} has no linear layers that an adapter can be put on")
