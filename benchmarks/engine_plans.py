@@ -247,6 +247,9 @@ class FinetuneBenchPlan:
     recompute: Annotated[
         bool, Option("--recompute", help="Each row once more, with layers computed again.")
     ] = False
+    chats: Annotated[
+        int, Option(min=1, max=200, help="Of the fact sheet in each row; about 58 tokens each.")
+    ] = 60
     length: Annotated[int, Option(min=16, help="Tokens of a pack.")] = 1024
     rank: Annotated[int, Option(min=1, max=512, help="Of the adapter.")] = 16
     threads: Annotated[int, Option(min=0, max=1024, help="CPU threads; 0: all usable cores.")] = 0

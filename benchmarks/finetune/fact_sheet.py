@@ -197,9 +197,9 @@ def chats(seed: int = 0) -> list[Mapping[str, object]]:
     return list(made)
 
 
-def write_chats(path: Path, seed: int = 0) -> None:
-    """Write the chats as JSON Lines."""
-    path.write_text("".join(json.dumps(chat) + "\n" for chat in chats(seed)))
+def write_chats(path: Path, seed: int = 0, count: int | None = None) -> None:
+    """Write the chats, or the first ones of them, as JSON Lines."""
+    path.write_text("".join(json.dumps(chat) + "\n" for chat in chats(seed)[:count]))
 
 
 def main() -> None:

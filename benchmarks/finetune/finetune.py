@@ -65,7 +65,7 @@ def measure(
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory(prefix="ryz-finetune-") as scratch:
         data, number = Path(scratch) / "chats.jsonl", 0
-        write_chats(data, plan.seed)
+        write_chats(data, plan.seed, plan.chats)
         base = FinetunePlan(
             base=directory, base_name=str(source), data=data, output=Path(scratch), length=plan.length,
             rank=plan.rank, alpha=2.0 * plan.rank, epochs=1, held_out=0, patience=0, seed=plan.seed,
@@ -84,6 +84,7 @@ def measure(
                 base, base_bits=plan.base_bits[0], epochs=plan.epochs, learning_rate=plan.learning_rate,
                 held_out=0.1, output=Path(scratch) / "facts",
             )  # fmt: skip
+            write_chats(data, plan.seed)
             progress("questions before")
             learned["before"] = _examine(directory, source, None, threads, plan.seed)
             progress("training on the fact sheet")
