@@ -78,6 +78,7 @@ def read_shape(plan: FinetunePlan) -> tuple[ModelShape, list[str]]:
         vocab=int(config.vocab_size),
         adapted=sum(inputs + outputs for inputs, outputs in adapted),
         adapted_inputs=sum(inputs for inputs, _ in adapted),
+        all_logits=not takes_positions_of_logits(model),
     )
     return shape, names
 

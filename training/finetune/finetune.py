@@ -106,7 +106,8 @@ def finetune(
     shape, names = read_shape(plan)
     packs = [*(one for step in course.steps for one in step), *held_out]
     longest = max(sum(len(rendered[index].tokens) for index in one) for one in packs)
-    need = estimate(shape, plan, bf16=bf16, length=longest)
+    learned = max(sum(rendered[index].num_answers for index in one) for one in packs)
+    need = estimate(shape, plan, bf16=bf16, length=longest, learned=learned)
     require_room(need, free, plan)
     note(f"memory: about {need.text()}; {in_mib(free)} are free")
     with deterministic(plan.seed, plan.threads):

@@ -27,6 +27,7 @@ class ModelShape:
         attention: Outputs of the query, key and value projections together.
         adapted: Sum of inputs and outputs of all layers that get an adapter.
         adapted_inputs: Sum of their inputs.
+        all_logits: The model computes logits of all tokens, not of those alone that are learned.
     """
 
     linear: int
@@ -38,6 +39,7 @@ class ModelShape:
     vocab: int
     adapted: int
     adapted_inputs: int
+    all_logits: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class MemoryEstimate:
         base: The base's weights; while they are read they are in 16 or 32 bits.
         adapter: Its weights, gradients, and the optimizer's two moments.
         activations: What the forward pass keeps for the backward pass.
-        logits: Of all tokens that are learned in a pack, if all are.
+        logits: Of the tokens of a pack that are learned, with their gradients.
     """
 
     process: int
@@ -75,12 +77,15 @@ class MemoryEstimate:
         return f"{in_mib(self.total)} ({parts})"
 
 
-def estimate(shape: ModelShape, plan: FinetunePlan, *, bf16: bool, length: int) -> MemoryEstimate:
+def estimate(
+    shape: ModelShape, plan: FinetunePlan, *, bf16: bool, length: int, learned: int
+) -> MemoryEstimate:
     """Estimate the peak.
 
     Args:
         bf16: Products are computed in bf16.
         length: Tokens of the longest pack.
+        learned: Learned tokens of a pack at most.
     """
     item, bits = (2 if bf16 else 4), (4 if plan.base_bits == 32 else 2)
     loaded = (shape.linear + shape.other) * bits
@@ -96,7 +101,7 @@ def estimate(shape: ModelShape, plan: FinetunePlan, *, bf16: bool, length: int) 
         base=int(max(loaded, held)),
         adapter=4 * copies * weights,
         activations=int(_MARGIN * length * layers),
-        logits=_LOGIT_COPIES * 4 * length * shape.vocab,
+        logits=_LOGIT_COPIES * 4 * (length if shape.all_logits else learned) * shape.vocab,
     )
 
 
