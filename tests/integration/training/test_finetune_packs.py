@@ -21,6 +21,7 @@ def some_chats() -> list[TokenChat]:
 
 
 # gemma2, gemma3, olmo3 and cohere2 have layers with a window, shorter than the first chat
+@torch.no_grad()
 @pytest.mark.parametrize(
     "name", ["llama", "qwen3", "gemma2", "gemma3", "phi3", "olmo3", "cohere2", "granite"]
 )
