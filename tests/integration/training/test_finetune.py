@@ -118,7 +118,7 @@ def test_a_stop_is_resumed_to_the_same_files(tmp_path: Path) -> None:
     for stop in (2, 5):
         answers = iter([False] * (stop - 1 if stop == 2 else 2) + [True])
         with pytest.raises(Stopped) as stopped:
-            run(halves, resume=stop > 2, is_stopped=lambda answers=answers: next(answers))  # type: ignore[misc]
+            run(halves, resume=stop > 2, is_stopped=lambda answers=answers: next(answers))
         assert stopped.value.step == stop
     with pytest.raises(FinetuneError, match="has a training that was interrupted"):
         run(halves)
@@ -173,7 +173,7 @@ def test_refusals_come_before_the_weights_are_read(tmp_path: Path, monkeypatch: 
         ({"data": tmp_path / "missing"}, "cannot be read"),
     ):
         with pytest.raises(FinetuneError, match=reason):
-            run(demo_plan(tmp_path, **changed))  # type: ignore[arg-type]
+            run(demo_plan(tmp_path, **changed))
     monkeypatch.setattr(training, "available_bytes", lambda: 2**28)
     with pytest.raises(FinetuneError, match=r"needs about .* and 256 MiB are free: take --base-bits 16"):
         run(demo_plan(tmp_path))

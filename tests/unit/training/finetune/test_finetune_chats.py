@@ -30,7 +30,7 @@ def test_both_forms_give_the_same_chat() -> None:
     other = parse_chat(shared(("system", "Be short."), ("human", "Who?"), ("gpt", "Ada.")), 7)
     assert one == other
     assert [message.role for message in one.messages] == ["system", "user", "assistant"]
-    assert (one.line, one.trained) == (7, {2})
+    assert (one.line, one.trained) == (7, frozenset({2}))
 
 
 def test_answers_of_weight_0_are_not_learned() -> None:
