@@ -265,3 +265,32 @@ class CollectivesPlan:
         8192,
         10_000_000,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinetuneBenchPlan:
+    """`ryz bench finetune`: each number of bits is a row."""
+
+    model: Annotated[str, Option(help="The base: a name or a path.")] = "smollm2-135m"
+    base_bits: Annotated[
+        Sequence[int],
+        Option(help="Of a weight of the base: 4, 16 or 32, with commas between them."),
+        Numbers(32),
+    ] = (16,)
+    recompute: Annotated[
+        bool, Option("--recompute", help="Each row once more, with layers computed again.")
+    ] = False
+    chats: Annotated[
+        int, Option(min=1, max=200, help="Of the fact sheet in each row; about 58 tokens each.")
+    ] = 60
+    length: Annotated[int, Option(min=16, help="Tokens of a pack.")] = 1024
+    rank: Annotated[int, Option(min=1, max=512, help="Of the adapter.")] = 16
+    threads: Annotated[int, Option(min=0, max=1024, help="CPU threads; 0: all usable cores.")] = 0
+    facts: Annotated[bool, Option("--facts", help="Learn the fact sheet, and ask for it.")] = False
+    epochs: Annotated[int, Option(min=1, help="Passes over the fact sheet.")] = 8
+    learning_rate: Annotated[float, Option(min=0, help="With --facts.")] = 1e-3
+    seed: Annotated[int, Option(help="Of facts, order and first weights.")] = 0
+
+    def num_steps(self) -> int:
+        """Return how often progress is reported."""
+        return len(self.base_bits) * (2 if self.recompute else 1) + (3 if self.facts else 0)

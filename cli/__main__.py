@@ -14,6 +14,7 @@ from cli.bus_users.commands import app as bus_users
 from cli.chat.command import chat
 from cli.console import INTERRUPTED, CommandError, err, out
 from cli.explain.command import explain
+from cli.finetune.command import finetune
 from cli.groups.commands import app as groups
 from cli.logs.command import logs
 from cli.models.commands import app as models
@@ -48,7 +49,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, down, chat, status, logs, explain, profile, top, train_demo, quantize):
+for command in (up, down, chat, status, logs, explain, profile, top, train_demo, quantize, finetune):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(batch, name="batch")

@@ -10,6 +10,7 @@ from cli.bench.compare import compare
 from cli.bench.context import context
 from cli.bench.engine.bench_adapters import adapters
 from cli.bench.engine.bench_engine import engine
+from cli.bench.engine.bench_finetune import finetune
 from cli.bench.engine.bench_grammar import grammar
 from cli.bench.engine.bench_mixed import mixed
 from cli.bench.engine.bench_speculation import speculation
@@ -50,6 +51,7 @@ COMMANDS = (
     batch,
     quality,
     waking,
+    finetune,
 )
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)

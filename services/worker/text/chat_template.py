@@ -114,6 +114,11 @@ class ChatTemplate:
         return "\n".join([self.source, *(template.source for template in self._named.values())])
 
     @property
+    def special_tokens(self) -> dict[str, str]:
+        """Variables such as `bos_token`."""
+        return dict(self._variables)
+
+    @property
     def findings(self) -> list[str]:
         """What is unusual about the template and those with a name, in sentences."""
         named = [

@@ -1,0 +1,1 @@
+"""`ryz finetune`: options, progress and curve around the training of an adapter."""
