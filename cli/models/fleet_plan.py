@@ -71,6 +71,7 @@ def plan(
     ]
     for row, model in zip(rows, settled.models, strict=True):
         row["aliases"] = list(model.entry.aliases)
+        row["min_groups"] = model.entry.min_groups
     total = {field: sum(row[field] for row in rows) for field in _SUMMED}
     plan = settled.on_demand
     stores = plan.store_bytes if plan is not None else settled.sizings[0].store_bytes
@@ -122,7 +123,9 @@ def _table(
         table.add_column(heading, justify="right")
     for row in rows:
         sizes = (size_words(row[field]) for field in ("weights_bytes", "kv_bytes", "process_bytes", "bytes"))
-        counts = (str(row["groups"]), str(row["ranks"]), str(row["threads"]), f"{row['kv_cache_tokens']:,}")
+        least = row["min_groups"]
+        groups = f"{least} to {row['groups']}" if 0 < least < row["groups"] else str(row["groups"])
+        counts = (groups, str(row["ranks"]), str(row["threads"]), f"{row['kv_cache_tokens']:,}")
         table.add_row(row["name"], " ".join(row["aliases"]), row["precision"], *counts, *sizes)
     sums = (size_words(total[field]) for field in ("weights_bytes", "kv_bytes", "process_bytes", "bytes"))
     table.add_row(

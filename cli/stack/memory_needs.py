@@ -79,12 +79,13 @@ class MachineFacts:
 class GivenSizing:
     """What options and settings say; 0 or `auto` leaves it open.
 
-    With `cores` of its own a model's groups and threads are given too. Where `kv_cache_tokens` is open,
-    `most_kv_tokens` is the most that is chosen. The last two settle how many blocks layers with a sliding
-    window need.
+    `min_groups` are those that run at any time where models come and go. With `cores` of its own a model's
+    groups and threads are given too. Where `kv_cache_tokens` is open, `most_kv_tokens` is the most that is
+    chosen. The last two settle how many blocks layers with a sliding window need.
     """
 
     groups: int = 0
+    min_groups: int = 0
     tensor_parallel: int = 0
     threads: int = 0
     cores: int = 0

@@ -54,7 +54,13 @@ class Offer:
         """Let as many groups run as was declared."""
         entry = self.model.entry
         self.most_groups = len(self.leaders)
-        self.least_groups = self.most_groups if entry.pinned and entry.load == "start" else 0
+        kept = self.most_groups if entry.pinned and entry.load == "start" else 0
+        self.least_groups = min(entry.min_groups or kept, self.most_groups)
+
+    @property
+    def least_bytes(self) -> int:
+        """Memory of the groups that run at any time."""
+        return self.needs.first + (self.least_groups - 1) * self.needs.further if self.least_groups else 0
 
     def note_failure(self, why: str, now: float, *, final: bool) -> None:
         """A group of it could not be started, or could not be kept; `final` as for `note_gone`."""

@@ -68,8 +68,10 @@ def _refuse_fields(declared: Declaration) -> None:
         if entry.cores:
             declared.add_entry_problem(index, "cores", _NO_CORES)
         if entry.comes_and_goes:
-            field = "load" if entry.load == "demand" else "sleep_after_s"
-            declared.add_entry_problem(index, field, _NO_AGENT.format(field))
+            fields = {"load": entry.load == "demand", "sleep_after_s": entry.sleep_after_s,
+                      "min_groups": entry.min_groups}  # fmt: skip
+            for field in (name for name, given in fields.items() if given):
+                declared.add_entry_problem(index, field, _NO_AGENT.format(field))
 
 
 def _refuse_links(declared: Declaration, models: Sequence[ServedModel]) -> None:

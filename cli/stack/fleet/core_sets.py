@@ -47,7 +47,8 @@ def with_reserved(
         ranks = entry.tensor_parallel or 1
         if entry.cores:
             threads = max(1, entry.threads or entry.cores // ranks)
-            model, problem = model.with_values(groups=entry.groups or 1, threads=threads), ""
+            groups = entry.groups or max(1, entry.min_groups)
+            model, problem = model.with_values(groups=groups, threads=threads), ""
             if sys.platform != "linux":
                 problem = "this system reserves no cores: leave it out"
             elif threads * ranks > entry.cores:

@@ -87,6 +87,9 @@ class ModelEntry(BaseModel):
     groups: Annotated[int, Interval(ge=1, le=64)] = 0
     """Worker groups; each holds the whole model. Left out: two if they fit; one where models are loaded on
     demand."""
+    min_groups: Annotated[int, Interval(ge=1, le=64)] = 0
+    """As many of `groups` run at any time: they are loaded with the stack, and are neither put to sleep nor
+    evicted for others. Left out: all of a pinned model that is loaded with the stack, else none."""
     tensor_parallel: Ranks = 0
     """Ranks that share one group's model. Left out: one."""
     threads: Threads = 0
@@ -110,6 +113,15 @@ class ModelEntry(BaseModel):
                 raise ValueError(f"{alias!r} is there twice")
         return aliases
 
+    @field_validator("min_groups")
+    @classmethod
+    def _are_no_more_than_all(cls, least: int, info: ValidationInfo) -> int:
+        if (most := info.data.get("groups")) and least > most:
+            raise ValueError(
+                f"{least} are more than the {most} of `groups`: make it smaller, or `groups` larger"
+            )
+        return least
+
     @field_validator("kv_cache_min_tokens")
     @classmethod
     def _is_no_more_than_all(cls, tokens: int, info: ValidationInfo) -> int:
@@ -126,7 +138,17 @@ class ModelEntry(BaseModel):
     @property
     def comes_and_goes(self) -> bool:
         """Whether its groups are started or ended while the stack runs."""
-        return self.load == "demand" or self.sleep_after_s > 0
+        return self.load == "demand" or self.sleep_after_s > 0 or self.min_groups > 0
+
+    @property
+    def loads_at_start(self) -> bool:
+        """Whether any of its groups are started with the stack."""
+        return self.load == "start" or self.min_groups > 0
+
+    @property
+    def groups_at_start(self) -> int:
+        """How many groups are started with the stack, once `groups` is settled."""
+        return self.min_groups or (self.groups if self.load == "start" else 0)
 
     def with_values(self, **values: Any) -> "ModelEntry":
         """Return it with other values, which are not checked."""
