@@ -75,6 +75,13 @@ class Dispatcher:
         timeline = self._timelines.draft(incoming.request_id, incoming.attempt)
         timeline.mark("routed", {"copy": count})
         started = time.perf_counter()
+        book, model = self._state.models, incoming.facts.model
+        if not book.admits(model, incoming.asker.tenant, self._fleet):
+            refusal = self._unknown(incoming, model, now)
+            timeline.mark("refused", {"reason": refusal.reason})
+            self._timelines.keep(timeline)
+            self._decisions.record_refusal(incoming, refusal.reason, time.perf_counter() - started)
+            return self._refuse(incoming, refusal)
         facts, turn_tokens = self._state.sessions.complete_facts(incoming.facts, incoming.asker, now)
         view, decision = self._decide(incoming, facts, now)
         if isinstance(decision, Assignment):
@@ -102,9 +109,11 @@ class Dispatcher:
             if refusal.reason == WAKING and book.demand.note(model, _wish_of(incoming), now):
                 self._models_changed.set()
             return refusal
-        if view.away:
-            return usual
-        unknown = book.unknown(model, self._fleet, now) or usual
+        return usual if view.away else self._unknown(incoming, model, now)
+
+    def _unknown(self, incoming: Incoming, model: str, now: float) -> Refusal:
+        """The refusal for a model that is not there, or not for this tenant."""
+        unknown = self._state.models.unknown(model, incoming.asker.tenant, self._fleet, now)
         if unknown.code == "model_not_found" and now < self._settled_at:
             return not_known_yet(model)
         return unknown

@@ -25,13 +25,14 @@ from shared.bus.endpoint import Endpoint, call
 from shared.bus.subject import can_answer
 from shared.errors import InvalidRequest, RyzError, SessionNotFound
 from shared.messages import Heartbeat, ListModels, ModelList, SessionFound, SessionGet
-from shared.subjects import caller_of
+from shared.subjects import caller_of, tenant_of
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.request_ids import TRACE_PARENT, bind_request
 
 LOOKUPS_AT_ONCE = 256
 log = structlog.get_logger(__name__)
 _LOSING: frozenset[Change] = frozenset({"restarted", "lost"})
+_NEW: frozenset[Change] = frozenset({"joined", "restarted"})
 _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
 
 
@@ -193,6 +194,8 @@ class RouterSubscriptions:
         change = self._fleet.observe(heartbeat, self._clock())
         if change == "same":
             return None
+        if change in _NEW:
+            self._state.models.tenants.note(heartbeat.group, heartbeat.model)
         self._report_change(heartbeat, change)
         # what is awaited lets later heartbeats wait, and an echo that came behind them overtakes them
         return self._losses.publish_losses() if change in _LOSING else None
@@ -213,17 +216,12 @@ class RouterSubscriptions:
             log.info("group", change=change, group=heartbeat.group, state=heartbeat.state,
                      model=heartbeat.model.name, group_instance=heartbeat.instance_id)  # fmt: skip
 
-    async def list_models(self, _: ListModels, message: Message) -> ModelList | None:
+    async def list_models(self, query: ListModels, message: Message) -> ModelList | None:
         """Returns the models that can be routed to, those whose groups are all away, and what hosts offer."""
         if not message.reply:
             return None
-        now = self._clock()
-        models = self._fleet.models(now)
-        away = {group.heartbeat.model.name for group in self._fleet.groups()}
-        return ModelList(
-            models=models,
-            away=sorted(away.union(self._state.models.offered.away()).difference(c.name for c in models)),
-            offered=self._state.models.states(self._fleet, now),
+        return self._state.models.list_for(
+            tenant_of(message.subject, query.tenant), self._fleet, self._clock()
         )
 
     def _in_json(self, handle: Handler) -> Handler:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from shared.messages.adapters import AdapterFingerprint
-from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire, check_depth
+from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Tenant, Wire, check_depth
 from shared.messages.generate import SamplingDefaults
 
 State = Literal["starting", "ready", "draining", "recovering", "failed", "stopped"]
@@ -60,6 +60,14 @@ class ModelCard(Wire, frozen=True, kw_only=True):
         SamplingDefaults | None,
         msgspec.Meta(description="What it samples with if a request says nothing. None: an older leader."),
     ] = None
+    tenants: Annotated[
+        list[Tenant],
+        msgspec.Meta(description="Only these may use it, and others do not see it. Empty: all may."),
+    ] = []
+
+    def admits(self, tenant: str) -> bool:
+        """Returns whether a tenant may use it."""
+        return not self.tenants or tenant in self.tenants
 
 
 class Vitals(Wire, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire
+from shared.messages.base import SMALL, TENANT_OR_NONE, GroupName, Milliseconds, ModelName, Wire
 from shared.messages.fleet import ModelCard
 
 Phase = Literal["absent", "loading", "ready", "draining", "asleep", "failed"]
@@ -257,9 +257,14 @@ class ModelState(Wire, frozen=True, kw_only=True):
 
 
 class ListModels(Wire, frozen=True, kw_only=True):
-    """Asks any router for the models that it can route to."""
+    """Asks any router for the models that it can route to.
+
+    Attributes:
+        tenant: Lists what this tenant may use; empty: everything. Of a caller outside, its own tenant counts.
+    """
 
     max_bytes: ClassVar[int] = SMALL
+    tenant: Annotated[str, msgspec.Meta(pattern=TENANT_OR_NONE)] = ""
 
 
 class ModelList(Wire, frozen=True, kw_only=True):

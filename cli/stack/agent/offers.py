@@ -163,7 +163,7 @@ def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec], learned_s: int
     """
     entry, context = found.model.entry, found.needs.context if found.needs is not None else NULL_CONTEXT
     by_group = {spec.env["RYZ_GROUP"]: spec for spec in leaders}
-    card = ModelCard(name=entry.name, context_length=context, created_s=learned_s)
+    card = _card(entry, context, learned_s)
     offer = Offer(found.model, card, found.groups, by_group, 0, 0)
     offer.unscale()
     return offer
@@ -171,5 +171,11 @@ def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec], learned_s: int
 
 def make_pending(entry: ModelEntry, learned_s: int) -> Offer:
     """Return the offer of a model that is still to be found: no group of it may run."""
-    card = ModelCard(name=entry.name, context_length=0, created_s=learned_s)
+    card = _card(entry, 0, learned_s)
     return Offer(ServedModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0, is_sought=True)
+
+
+def _card(entry: ModelEntry, context: int, learned_s: int) -> ModelCard:
+    return ModelCard(
+        name=entry.name, context_length=context, created_s=learned_s, tenants=list(entry.tenants)
+    )

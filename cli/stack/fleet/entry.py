@@ -25,7 +25,7 @@ from pydantic import (
 
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.rank_protocol.run_config import KVTokens, PrecisionChoice, Ranks, Threads
-from services.worker.setting_types import ToolFormatName
+from services.worker.setting_types import TenantName, ToolFormatName
 from shared.messages.base import NAME_PATTERN, NAME_RULE
 
 
@@ -69,6 +69,8 @@ class ModelEntry(BaseModel):
     """The name clients use. Left out: the directory's name, or the file's without its ending."""
     aliases: Annotated[tuple[Alias, ...], Field(strict=False)] = ()
     """Other names by which clients reach it; one with `*` is a pattern, for names that no group serves."""
+    tenants: Annotated[tuple[TenantName, ...], Field(strict=False, min_length=1)] = ()
+    """Tenants that may use it; to others it does not exist. Left out: all may."""
     draft_model: str = ""
     """A small model of the same vocabulary, which guesses tokens for this one to check; as `source`."""
     tool_format: ToolFormatName = ""
@@ -105,13 +107,13 @@ class ModelEntry(BaseModel):
     """Where models are loaded on demand: the KV cache of a group shrinks to so many tokens before a model is
     evicted. Left out: to those of the longest request."""
 
-    @field_validator("aliases")
+    @field_validator("aliases", "tenants")
     @classmethod
-    def _are_different(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
-        for alias in aliases:
-            if aliases.count(alias) > 1:
-                raise ValueError(f"{alias!r} is there twice")
-        return aliases
+    def _are_different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name!r} is there twice")
+        return names
 
     @field_validator("min_groups")
     @classmethod

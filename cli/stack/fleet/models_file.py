@@ -26,12 +26,14 @@ _SAID = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be `true` or `false`",
+    "too_short": "must have a tenant; left out, all may use the model",
     "tuple_type": 'must be a list, such as `["one", "two"]`',
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",
     "literal_error": "must be {expected}",
     "string_pattern_mismatch": "must be small letters, digits and `_`: one of the forms in docs/tools.md",
 }
+_PATTERNS = {"tenants": "must be letters, digits, - and _, at most 64 of them"}  # by field
 _SHOWN = 64  # characters of a value in an error
 
 
@@ -97,7 +99,8 @@ def describe_problem(error: ErrorDetails) -> str:
         return str(error["ctx"]["error"])
     if kind == "value_error":
         return f"`{field}`: {error['ctx']['error']}"
-    said = _SAID.get(kind, error["msg"]).format(**error.get("ctx", {}))
+    said = _PATTERNS.get(field) if kind == "string_pattern_mismatch" else None
+    said = (said or _SAID.get(kind, error["msg"])).format(**error.get("ctx", {}))
     got = "" if kind in {"missing", "string_too_short"} else f", got {_shown(error['input'])}"
     return f"`{field}` {said}{got}"
 

@@ -121,6 +121,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         ports.clock,
         ports.timelines,
         ports.spans,
+        model.tenants,
     )
     bad_messages = BadMessages(metrics)
     endpoint = Endpoint(bus, bad_messages.report)
