@@ -89,9 +89,9 @@ def plan(
 
 
 def _row(name: str, needs: "ModelNeeds", sizing: "Sizing") -> dict[str, Any]:
-    from cli.stack.memory_needs import process_bytes  # noqa: PLC0415
+    from cli.stack.memory_needs import group_bytes  # noqa: PLC0415
 
-    processes = sizing.groups * process_bytes(needs.size)
+    processes = sizing.groups * group_bytes(needs)
     return {
         "name": name,
         "parameters": needs.size.parameters,

@@ -25,7 +25,14 @@ from cli.stack.fleet.plan_text import (
     refuse_start,
 )
 from cli.stack.machine_facts import machine_facts, measure_model
-from cli.stack.memory_needs import MAX_RUNNING, TOKEN_BUDGET, GivenSizing, MachineFacts, ModelNeeds
+from cli.stack.memory_needs import (
+    MAX_RUNNING,
+    TOKEN_BUDGET,
+    GivenSizing,
+    MachineFacts,
+    ModelNeeds,
+    draft_bytes,
+)
 from cli.stack.options import UpOptions
 from cli.stack.sizing import DoesNotFit, Sizing, choose_sizing, choose_sizings
 from cli.stack.sizing_text import describe_short_cache, refusal, refuse_tiny_cache
@@ -233,7 +240,16 @@ def _needs_of(model: ServedModel, machine: MachineFacts) -> ModelNeeds:
     """Examine a model's files, and take what its entry says."""
     assert model.path is not None
     size = measure_model(model.path, kernels=machine.kernels)
-    return ModelNeeds(size, read_config(model.path).context_length, given_sizing(model.entry))
+    given = replace(given_sizing(model.entry), draft_bytes=_draft_bytes(model, machine))
+    return ModelNeeds(size, read_config(model.path).context_length, given)
+
+
+def _draft_bytes(model: ServedModel, machine: MachineFacts) -> int:
+    """What the draft model takes in each group, if there is one that is used."""
+    if model.draft is None or (os.environ.get("RYZ_SPECULATION") or "draft") != "draft":
+        return 0
+    size = measure_model(model.draft, kernels=machine.kernels)
+    return draft_bytes(size, os.environ.get("RYZ_DRAFT_PRECISION", ""), kernels=machine.kernels)
 
 
 def given_sizing(entry: ModelEntry | None = None) -> GivenSizing:

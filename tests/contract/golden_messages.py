@@ -108,7 +108,7 @@ LOAD = m.Load(
 )  # fmt: skip
 CARD = m.ModelCard(
     name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False,
-    sampling=DEFAULTS,
+    sampling=DEFAULTS, tenants=["acme"],
 )  # fmt: skip
 HOSTED = m.HostedGroup(
     group="g0",
@@ -240,7 +240,7 @@ EXAMPLES: list[m.Wire] = [
     m.GroupClaimed(group="g0", instance_id="leader-2", host="host-2", state="draining"),
     m.DrainGroup(timeout_ms=5000),
     m.Draining(group="g0", instance_id="leader-1", requests=3, timeout_ms=5000),
-    m.ListModels(),
+    m.ListModels(tenant="acme"),
     m.ModelList(models=[CARD], away=["large"], offered=[MODEL_STATE]),
     m.StatusQuery(),
     m.ServiceStatus(
@@ -257,7 +257,8 @@ EXAMPLES: list[m.Wire] = [
     MARK,
     RECORD,
     SUMMARY,
-    m.SessionGet(tenant="acme", session_id="s1"),
+    m.SessionGet(tenant="acme", session_id="s1", said="5a1d"),
+    m.TurnState(runs=True, undelivered="r1"),
     m.SessionCommit(records=[RECORD]),
     m.SessionList(tenant="acme", limit=10, cursor="c"),
     m.SessionDelete(tenant="acme", session_id="s1"),

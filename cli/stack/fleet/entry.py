@@ -69,7 +69,7 @@ class ModelEntry(BaseModel):
     """The name clients use. Left out: the directory's name, or the file's without its ending."""
     aliases: Annotated[tuple[Alias, ...], Field(strict=False)] = ()
     """Other names by which clients reach it; one with `*` is a pattern, for names that no group serves."""
-    tenants: Annotated[tuple[TenantName, ...], Field(strict=False, min_length=1)] = ()
+    tenants: Annotated[tuple[TenantName, ...], Field(strict=False)] = ()
     """Tenants that may use it; to others it does not exist. Left out: all may."""
     draft_model: str = ""
     """A small model of the same vocabulary, which guesses tokens for this one to check; as `source`."""
@@ -114,6 +114,13 @@ class ModelEntry(BaseModel):
             if names.count(name) > 1:
                 raise ValueError(f"{name!r} is there twice")
         return names
+
+    @field_validator("tenants")
+    @classmethod
+    def _are_some(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
+        if not tenants:
+            raise ValueError("an empty list lets nobody use the model: leave it out, and all tenants may")
+        return tenants
 
     @field_validator("min_groups")
     @classmethod

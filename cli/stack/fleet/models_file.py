@@ -26,7 +26,6 @@ _SAID = {
     "int_type": "must be a whole number",
     "float_type": "must be a number",
     "bool_type": "must be `true` or `false`",
-    "too_short": "must have a tenant; left out, all may use the model",
     "tuple_type": 'must be a list, such as `["one", "two"]`',
     "greater_than_equal": "must be {ge} or more",
     "less_than_equal": "must be {le} or less",

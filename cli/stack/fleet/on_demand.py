@@ -13,8 +13,8 @@ from cli.stack.memory_needs import (
     STORE_OVERHEAD,
     MachineFacts,
     ModelNeeds,
+    group_bytes,
     own_weight_bytes,
-    process_bytes,
     reading_bytes,
 )
 from cli.stack.sizing import STORE_PART, DoesNotFit, Sizing, choose_sizings, sizings_of
@@ -162,6 +162,6 @@ def _group_bytes(model: ModelNeeds, machine: MachineFacts, sizing: Sizing) -> Gr
     """Memory of groups with the KV that was chosen."""
     fixed, unbounded = _unbounded(model, machine, sizing)
     needed = [sizings[0].needed_bytes for n in (1, 2) if (sizings := sizings_of([fixed], unbounded, [n]))]
-    packing = own_weight_bytes(fixed, machine) + process_bytes(fixed.size) + reading_bytes(fixed, machine)
+    packing = own_weight_bytes(fixed, machine) + group_bytes(fixed) + reading_bytes(fixed, machine)
     # what is read while weights are packed is not counted for a model that has the machine for itself
     return GroupBytes(max(needed[0], min(packing, machine.room_bytes)), needed[1] - needed[0])

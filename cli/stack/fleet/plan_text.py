@@ -13,7 +13,6 @@ from cli.stack.memory_needs import (
     chosen_precision,
     has_kernels,
     loading_bytes,
-    process_bytes,
     share_weights,
 )
 from cli.stack.sizing import (
@@ -33,6 +32,7 @@ from cli.stack.sizing_text import (
     describe_sizing,
     free_words,
     more_words,
+    processes_words,
     refusal,
     room_words,
     size_words,
@@ -165,7 +165,7 @@ def refuse_fleet(models: Sequence[NamedNeeds], machine: MachineFacts) -> str:
         weights = f"that share {weights}" if shared[n] else f"with {weights}"
         parts.append(
             f"{model.name} {size_words(needed[n])} ({count_words(count, 'group')} {weights} of "
-            f"weights, {kv} of KV and {size_words(process_bytes(size))} for processes)"
+            f"weights, {kv} of KV and {processes_words(model.needs)})"
         )
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
