@@ -235,12 +235,15 @@ class LeaseClaim(Wire, frozen=True, kw_only=True):
 
     Attributes:
         ttl_ms: For so long from now; 0: it is given back.
+        heard_epoch: The highest that hosts have reported. A new one is higher, also if the store was emptied
+            and its clock set back.
     """
 
     max_bytes: ClassVar[int] = SMALL
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z-]{1,32}\Z", description="What is leased.")]
     holder: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)]
+    heard_epoch: Annotated[int, msgspec.Meta(ge=0, lt=2**53)] = 0
 
 
 class LeaseHeld(Wire, frozen=True, kw_only=True):

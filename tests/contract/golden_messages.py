@@ -232,7 +232,7 @@ EXAMPLES: list[m.Wire] = [
     m.ManageModel(model="demo", action="scale", groups=2),
     m.ModelManaged(model="demo", host="stack", refused="it is pinned"),
     MODEL_STATE,
-    m.LeaseClaim(name="models", holder="router-1", ttl_ms=3000),
+    m.LeaseClaim(name="models", holder="router-1", ttl_ms=3000, heard_epoch=1_700_000_000_000),
     m.LeaseHeld(holder="router-2", epoch=7, ttl_ms=2500),
     m.ClaimGroup(
         group="g0", instance_id="leader-1", claim_id="c0ffee", host="host-1", since_ms=1_700_000_000_000
