@@ -70,6 +70,7 @@ def model_settings(model: ServedModel, environ: Mapping[str, str], top_priority:
     entry = model.entry
     own = {
         "RYZ_MODEL_NAME": entry.name,
+        "RYZ_MODEL_TENANTS": ",".join(entry.tenants),
         "RYZ_TOOL_FORMAT": entry.tool_format,
         "RYZ_TENSOR_PARALLEL": str(entry.tensor_parallel),
         "RYZ_PRECISION": entry.precision,
@@ -78,8 +79,6 @@ def model_settings(model: ServedModel, environ: Mapping[str, str], top_priority:
     if not environ.get(RANK_NICE) and entry.priority < top_priority:
         steps = top_priority - entry.priority
         own[RANK_NICE] = str(min(LEAST_NICE, RankProcessOptions.rank_nice + steps))
-    if entry.tenants:
-        own["RYZ_MODEL_TENANTS"] = ",".join(entry.tenants)
     if entry.sampling:
         own["RYZ_SAMPLING_DEFAULTS"] = entry.sampling
     if not environ.get("RYZ_SAMPLING_FALLBACK") and model.path is not None:

@@ -119,7 +119,7 @@ class ModelEntry(BaseModel):
     @classmethod
     def _are_some(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
         if not tenants:
-            raise ValueError("an empty list lets nobody use the model: leave it out, and all tenants may")
+            raise ValueError("an empty list lets no tenant use the model: leave it out, and all may")
         return tenants
 
     @field_validator("min_groups")

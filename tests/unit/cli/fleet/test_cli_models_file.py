@@ -176,7 +176,7 @@ def test_nothing_is_fetched_for_a_file_with_a_mistake(
         ("[[models]]\nsource = ''", "2: model 1: `source` is empty: give a name"),
         ("[[models]]\nsource = 'demo'\naliases = 'a'", '3: demo: `aliases` must be a list, such as `["one'),
         ("[[models]]\nsource = 'demo'\naliases = ['a,b']", "3: demo: `aliases`: 'a,b' is no alias: it"),
-        ("[[models]]\nsource = 'demo'\ntenants = []", "3: demo: `tenants` must have a tenant; left out, all"),
+        ("[[models]]\nsource = 'demo'\ntenants = []", "3: demo: `tenants`: an empty list lets no tenant"),
         ("[[models]]\nsource = 'demo'\ntenants = ['a', 'a']", "3: demo: `tenants`: 'a' is there twice"),
         ("[[models]]\nsource = 'demo'\ntenants = ['a.b']", "3: demo: `tenants` must be letters, digits,"),
         ("[[models]]\nsource = 'demo'\nzzz = 1", "3: demo: `zzz` is no field of a model; there are"),
