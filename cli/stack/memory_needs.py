@@ -27,6 +27,7 @@ DRAFT_RANK_BYTES = 160 * 2**20  # PSS of a draft model's rank beside weights and
 # Of a weight of the largest matrix while it is packed, beside all packed weights; measured with the codes of
 # Gemma 3 270M: 1.4, 1.8, 4.0 and 1.7.
 _READING_BYTES: dict[Precision, float] = {"codes": 1.5, "int8": 2, "bf16": 4, "fp32": 2}
+_PRECISIONS: dict[str, PrecisionChoice] = {one: one for one in get_args(PrecisionChoice)}
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 MEMORY_SHARE = 0.95  # of the free memory; the rest is for other programs
 SERVICES_BYTES = 384 * 2**20  # gateway, router, kvstate, broker and supervisor, if that is more than the rest
@@ -177,7 +178,7 @@ def draft_bytes(size: ModelSize, precision: str, *, kernels: bool) -> int:
     Args:
         precision: As the setting has it; one that the workers will refuse counts as `auto`.
     """
-    given = next((one for one in get_args(PrecisionChoice) if one == precision), "auto")
+    given = _PRECISIONS.get(precision, "auto")
     chosen = chosen_precision(size, MachineFacts(1, 0, kernels), GivenSizing(precision=given))
     pools = size.pools(POOL_TOKENS, READ_TOKENS + MAX_SEQUENCES * FEW_TOKENS, MAX_SEQUENCES)
     return DRAFT_RANK_BYTES + size.weight_bytes(chosen) + size.cache_bytes(pools, chosen)
