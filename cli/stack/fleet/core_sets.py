@@ -56,6 +56,8 @@ def with_reserved(
                 problem = f"the ranks of a group compute with {threads_words}: reserve as many"
             elif num_reserved([*settled, model]) >= usable:
                 problem = f"of {count_words(usable, 'core')} one is for the other services: reserve fewer"
+                if groups > 1:
+                    problem += f"; these are for each of {count_words(groups, 'group')}"
             if problem:
                 declared.add_entry_problem(model.number, "cores", problem)
         settled.append(model)
