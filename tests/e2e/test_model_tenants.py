@@ -125,6 +125,18 @@ def test_lists_have_what_the_tenant_may_use(stack: Stack) -> None:
             assert refused.text.replace(name, "nothing") == unknown.text
 
 
+@pytest.mark.parametrize(("key", "seen"), [(OURS, {"all", "mine"}), (THEIRS, {"all"})])
+def test_the_view_of_the_cluster_leaves_its_groups_out(stack: Stack, key: str, seen: set[str]) -> None:
+    with client(stack, key) as http, http.stream("GET", "/cluster/events") as events:
+        for line in events.iter_lines():
+            if line.startswith("data: ") and (groups := json.loads(line.removeprefix("data: "))["groups"]):
+                models = {one["model"] for one in groups}
+                assert models <= seen
+                if models == seen:
+                    return
+    raise AssertionError(f"groups of {seen} were not shown")
+
+
 def test_batches_of_another_tenant_fail_line_by_line(stack: Stack) -> None:
     lines = [
         {
