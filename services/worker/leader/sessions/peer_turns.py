@@ -8,27 +8,24 @@ there, and learns whether its answer was delivered.
 import asyncio
 import hashlib
 
+import msgspec
+
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from services.worker.leader.sessions.turn_lines import TurnLines
 from shared import subjects
 from shared.bus.api import Bus
 from shared.bus.endpoint import call
-from shared.codec import encode
 from shared.errors import RyzError
 from shared.flow.backoff import Backoff
-from shared.messages import ChatMessage, GenerateRequest, SessionGet, SessionRecord, TurnState, Wire
+from shared.messages import ChatMessage, GenerateRequest, SessionGet, SessionRecord, TurnState
 
 PAUSE_S = (0.02, 0.25)  # first and longest between two questions for a turn that runs elsewhere
 _NOTHING = TurnState()
 
 
-class _Said(Wire, frozen=True):
-    messages: list[ChatMessage]
-
-
 def digest_of(messages: list[ChatMessage]) -> str:
     """Names what a turn says."""
-    return hashlib.blake2b(encode(_Said(messages=messages)), digest_size=16).hexdigest()
+    return hashlib.blake2b(msgspec.msgpack.encode(messages), digest_size=16).hexdigest()
 
 
 class PeerTurns:
