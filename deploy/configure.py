@@ -34,8 +34,8 @@ MIN_PASSWORD = MIN_API_KEY = 8  # characters
 MIN_SESSION_KEY = 16
 # what a models file says of each of its models
 OF_ONE_MODEL = (
-    "RYZ_MODEL", "RYZ_MODEL_NAME", "RYZ_TOOL_FORMAT", "RYZ_TENSOR_PARALLEL", "RYZ_THREADS", "RYZ_PRECISION",
-    "RYZ_KV_CACHE_TOKENS",
+    "RYZ_MODEL", "RYZ_MODEL_NAME", "RYZ_MODEL_TENANTS", "RYZ_TOOL_FORMAT", "RYZ_TENSOR_PARALLEL",
+    "RYZ_THREADS", "RYZ_PRECISION", "RYZ_KV_CACHE_TOKENS",
 )  # fmt: skip
 REMEDY = "; write another one, or delete its line in .env and run `make secrets`"
 

@@ -71,6 +71,7 @@ def plan(
     ]
     for row, model in zip(rows, settled.models, strict=True):
         row["aliases"] = list(model.entry.aliases)
+        row["min_groups"] = model.entry.min_groups
         row["adapters"] = [{"name": one.name, "source": one.source} for one in model.entry.adapters]
     total = {field: sum(row[field] for row in rows) for field in _SUMMED}
     plan = settled.on_demand
@@ -93,9 +94,9 @@ def plan(
 
 
 def _row(name: str, needs: "ModelNeeds", sizing: "Sizing") -> dict[str, Any]:
-    from cli.stack.memory_needs import process_bytes  # noqa: PLC0415
+    from cli.stack.memory_needs import group_bytes  # noqa: PLC0415
 
-    processes = sizing.groups * process_bytes(needs.size)
+    processes = sizing.groups * group_bytes(needs)
     return {
         "name": name,
         "parameters": needs.size.parameters,
@@ -127,7 +128,9 @@ def _table(
         table.add_column(heading, justify="right")
     for row in rows:
         sizes = (size_words(row[field]) for field in ("weights_bytes", "kv_bytes", "process_bytes", "bytes"))
-        counts = (str(row["groups"]), str(row["ranks"]), str(row["threads"]), f"{row['kv_cache_tokens']:,}")
+        least = row["min_groups"]
+        groups = f"{least} to {row['groups']}" if 0 < least < row["groups"] else str(row["groups"])
+        counts = (groups, str(row["ranks"]), str(row["threads"]), f"{row['kv_cache_tokens']:,}")
         table.add_row(row["name"], " ".join(row["aliases"]), row["precision"], *counts, *sizes)
     sums = (size_words(total[field]) for field in ("weights_bytes", "kv_bytes", "process_bytes", "bytes"))
     table.add_row(

@@ -70,6 +70,7 @@ def model_settings(model: ServedModel, environ: Mapping[str, str], top_priority:
     entry = model.entry
     own = {
         "RYZ_MODEL_NAME": entry.name,
+        "RYZ_MODEL_TENANTS": ",".join(entry.tenants),
         "RYZ_TOOL_FORMAT": entry.tool_format,
         "RYZ_TENSOR_PARALLEL": str(entry.tensor_parallel),
         "RYZ_PRECISION": entry.precision,

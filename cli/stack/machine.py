@@ -17,9 +17,22 @@ from cli.stack.fleet.on_demand import (
     null_plan,
     plan_on_demand,
 )
-from cli.stack.fleet.plan_text import NamedNeeds, describe_on_demand, describe_plan, refuse_fleet
+from cli.stack.fleet.plan_text import (
+    NamedNeeds,
+    describe_on_demand,
+    describe_plan,
+    refuse_fleet,
+    refuse_start,
+)
 from cli.stack.machine_facts import machine_facts, measure_model
-from cli.stack.memory_needs import MAX_RUNNING, TOKEN_BUDGET, GivenSizing, MachineFacts, ModelNeeds
+from cli.stack.memory_needs import (
+    MAX_RUNNING,
+    TOKEN_BUDGET,
+    GivenSizing,
+    MachineFacts,
+    ModelNeeds,
+    draft_bytes,
+)
 from cli.stack.options import UpOptions
 from cli.stack.sizing import DoesNotFit, Sizing, choose_sizing, choose_sizings
 from cli.stack.sizing_text import describe_short_cache, refusal, refuse_tiny_cache
@@ -94,7 +107,7 @@ def _settle_open(
     if on_gpus():
         return _settle_on_gpus(options, models)
     if comes_and_goes(models):
-        return _settle_on_demand(options, models, named, machine)
+        return _settle_on_demand(options, models, named, machine, declared)
     try:
         sizings = choose_sizings([one.needs for one in named], machine)
     except DoesNotFit:
@@ -159,14 +172,19 @@ def examine(
 def settled_null(model: ServedModel) -> ServedModel:
     """Return a model of which groups compute nothing."""
     entry = model.entry
-    groups, ranks = entry.groups or NULL_GROUPS, entry.tensor_parallel or NULL_RANKS
+    groups = entry.groups or max(NULL_GROUPS, entry.min_groups)
+    ranks = entry.tensor_parallel or NULL_RANKS
     return model.with_values(groups=groups, tensor_parallel=ranks, threads=entry.threads or 1)
 
 
 def _settle_on_demand(
-    options: UpOptions, models: Sequence[ServedModel], named: Sequence[NamedNeeds], machine: MachineFacts
+    options: UpOptions,
+    models: Sequence[ServedModel],
+    named: Sequence[NamedNeeds],
+    machine: MachineFacts,
+    declared: Declaration,
 ) -> Settled:
-    at_start = [model.entry.load == "start" for model in models]
+    at_start = [model.entry.loads_at_start for model in models]
     try:
         plan = plan_on_demand([one.needs for one in named], at_start, machine)
     except TooLargeAlone as error:
@@ -176,11 +194,11 @@ def _settle_on_demand(
         fail(f"{one.name}: {refuse_fleet([one], machine)}", DOES_NOT_FIT)
     except TooManyAtStart as error:
         loaded = [one for one, loads in zip(named, at_start, strict=True) if loads]
-        fail(
-            f'{refuse_fleet(loaded, error.machine)} Or one of them with `load = "demand"`, which waits '
-            "until there is room.",
-            DOES_NOT_FIT,
-        )
+        text = refuse_start(loaded, error.machine)
+        if kept := [model for model in models if model.entry.min_groups]:
+            declared.add_entry_problem(kept[-1].number, "min_groups", text, DOES_NOT_FIT)
+            declared.refuse_problems()
+        fail(text, DOES_NOT_FIT)
     return Settled(
         models=tuple(with_sizing(model, sizing) for model, sizing in zip(models, plan.sizings, strict=True)),
         text=describe_on_demand(named, at_start, plan, machine),
@@ -194,7 +212,9 @@ def _settle_on_demand(
 def _settle_on_gpus(options: UpOptions, models: Sequence[ServedModel]) -> Settled:
     """One group, since two would take the same GPUs; each worker sees itself what fits there."""
     if comes_and_goes(models):
-        fail("On GPUs models are loaded with the stack: leave out `load` and `sleep_after_s`.", 2)
+        fail(
+            "On GPUs models are loaded with the stack: leave out `load`, `sleep_after_s` and `min_groups`.", 2
+        )
     if len(models) > 1:
         fail(
             "Several models on GPUs: the groups of each would take GPU 0 and up. Start a stack for each "
@@ -220,7 +240,16 @@ def _needs_of(model: ServedModel, machine: MachineFacts) -> ModelNeeds:
     """Examine a model's files, and take what its entry says."""
     assert model.path is not None
     size = measure_model(model.path, kernels=machine.kernels)
-    return ModelNeeds(size, read_config(model.path).context_length, given_sizing(model.entry))
+    given = replace(given_sizing(model.entry), draft_bytes=_draft_bytes(model, machine))
+    return ModelNeeds(size, read_config(model.path).context_length, given)
+
+
+def _draft_bytes(model: ServedModel, machine: MachineFacts) -> int:
+    """What the draft model takes in each group, if there is one that is used."""
+    if model.draft is None or (os.environ.get("RYZ_SPECULATION") or "draft") != "draft":
+        return 0
+    size = measure_model(model.draft, kernels=machine.kernels)
+    return draft_bytes(size, os.environ.get("RYZ_DRAFT_PRECISION", ""), kernels=machine.kernels)
 
 
 def given_sizing(entry: ModelEntry | None = None) -> GivenSizing:
@@ -234,6 +263,7 @@ def given_sizing(entry: ModelEntry | None = None) -> GivenSizing:
     return replace(
         steps,
         groups=entry.groups,
+        min_groups=entry.min_groups,
         tensor_parallel=entry.tensor_parallel,
         threads=entry.threads,
         cores=entry.cores,

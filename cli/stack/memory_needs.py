@@ -7,11 +7,14 @@ they load, one group packs, and its copy goes before it maps the file.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from services.worker.domain.adapters.pool_bytes import POOL_BYTES
+from services.worker.domain.speculation.speculation import MAX_SEQUENCES
 from services.worker.engine.checkpoint.model_size import ModelSize
 from services.worker.engine.native.packed_room import LEAST_BYTES
 from services.worker.engine.precision import automatic_precision
+from services.worker.leader.drafting.draft_rounds import FEW_TOKENS, POOL_TOKENS, READ_TOKENS
 from services.worker.rank_protocol.run_config import EngineRunConfig, Precision, PrecisionChoice
 
 TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_running
@@ -26,9 +29,13 @@ TOKEN_BUDGET, MAX_RUNNING = EngineRunConfig.token_budget, EngineRunConfig.max_ru
 # cache makes room while they come (decision 0083), rather than to be smaller from the start.
 ADAPTER_BYTES = min(POOL_BYTES, 32 * 2**20)
 GROUP_BYTES, BYTES_OF_A_TOKEN = 540 * 2**20 + ADAPTER_BYTES, 1024
+# PSS of a draft model's rank beside weights and KV: the demo model as draft of itself took 169 MiB after 24
+# streams, 5 of them weights and at most 32 KV. The rest is margin.
+DRAFT_RANK_BYTES = 160 * 2**20
 # Of a weight of the largest matrix while it is packed, beside all packed weights; measured with the codes of
 # Gemma 3 270M: 1.4, 1.8, 4.0 and 1.7.
 _READING_BYTES: dict[Precision, float] = {"codes": 1.5, "int8": 2, "bf16": 4, "fp32": 2}
+_PRECISIONS: dict[str, PrecisionChoice] = {one: one for one in get_args(PrecisionChoice)}
 KV_TOKENS = 65_536  # of a group, where memory allows; pages are taken only when they are used
 MEMORY_SHARE = 0.95  # of the free memory; the rest is for other programs
 SERVICES_BYTES = 384 * 2**20  # gateway, router, kvstate, broker and supervisor, if that is more than the rest
@@ -85,18 +92,21 @@ class MachineFacts:
 class GivenSizing:
     """What options and settings say; 0 or `auto` leaves it open.
 
-    With `cores` of its own a model's groups and threads are given too. Where `kv_cache_tokens` is open,
-    `most_kv_tokens` is the most that is chosen. The last two settle how many blocks layers with a sliding
-    window need.
+    `min_groups` are those that run at any time where models come and go. With `cores` of its own a model's
+    groups and threads are given too. Where `kv_cache_tokens` is open, `most_kv_tokens` is the most that is
+    chosen. `draft_bytes` is what a draft model takes in each group. The last two settle
+    how many blocks layers with a sliding window need.
     """
 
     groups: int = 0
+    min_groups: int = 0
     tensor_parallel: int = 0
     threads: int = 0
     cores: int = 0
     precision: PrecisionChoice = "auto"
     kv_cache_tokens: int = 0
     most_kv_tokens: int = KV_TOKENS
+    draft_bytes: int = 0
     token_budget: int = TOKEN_BUDGET
     max_running: int = MAX_RUNNING
 
@@ -162,7 +172,24 @@ def reading_bytes(model: ModelNeeds, machine: MachineFacts) -> int:
 
 def all_process_bytes(models: Sequence[ModelNeeds], groups: Sequence[int]) -> int:
     """Return the memory of all groups of all models, beside weights and KV."""
-    return sum(count * process_bytes(model.size) for model, count in zip(models, groups, strict=True))
+    return sum(count * group_bytes(model) for model, count in zip(models, groups, strict=True))
+
+
+def group_bytes(model: ModelNeeds) -> int:
+    """Return the memory of a group beside weights and KV of its model: processes, and a draft model."""
+    return process_bytes(model.size) + model.given.draft_bytes
+
+
+def draft_bytes(size: ModelSize, precision: str, *, kernels: bool) -> int:
+    """Return the memory of a draft model in each group: a copy of its weights, its KV cache and its rank.
+
+    Args:
+        precision: As the setting has it; one that the workers will refuse counts as `auto`.
+    """
+    given = _PRECISIONS.get(precision, "auto")
+    chosen = chosen_precision(size, MachineFacts(1, 0, kernels), GivenSizing(precision=given))
+    pools = size.pools(POOL_TOKENS, READ_TOKENS + MAX_SEQUENCES * FEW_TOKENS, MAX_SEQUENCES)
+    return DRAFT_RANK_BYTES + size.weight_bytes(chosen) + size.cache_bytes(pools, chosen)
 
 
 def process_bytes(size: ModelSize) -> int:

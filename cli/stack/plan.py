@@ -149,8 +149,8 @@ def plan_stack(
     planner = GroupPlanner(options, of_workers, environ, len(groups), top_priority)
     numbered = enumerate(zip(groups, admin_ports[len(names) :], strict=True))
     leaders = [planner.plan(model, n, port, probes.admin(port)) for n, (model, port) in numbered]
-    at_start = {model.name for model in models if model.entry.load == "start"}
-    specs += [leader for leader in leaders if leader.model in at_start]
+    starting, sleeping = _parted(leaders, models)
+    specs += starting
     url = f"{_scheme(environ)}://{_reachable(options.host)}:{http_port}"
     probe_key = secrets.token_hex(16)
     api = _api_settings(options, http_port, environ) | {"RYZ_PROBE_KEY": probe_key}
@@ -175,9 +175,21 @@ def plan_stack(
         http_addresses=addresses,
         grpc_address=f"{_reachable(grpc_host)}:{options.grpc_port}" if options.grpc_port else "",
         imports=_imports(options),
-        sleeping=[leader for leader in leaders if leader.model not in at_start],
+        sleeping=sleeping,
         more_leaders=_planner_of_more(planner, len(leaders), probes),
     )
+
+
+def _parted(
+    leaders: Sequence[ServiceSpec], models: Sequence[ServedModel]
+) -> tuple[list[ServiceSpec], list[ServiceSpec]]:
+    """Return the leaders that are started with the stack, and the others."""
+    left = {model.name: model.entry.groups_at_start for model in models}
+    starting, sleeping = list[ServiceSpec](), list[ServiceSpec]()
+    for leader in leaders:
+        left[leader.model] -= 1
+        (starting if left[leader.model] >= 0 else sleeping).append(leader)
+    return starting, sleeping
 
 
 def _planner_of_more(

@@ -230,7 +230,9 @@ def _curl_line(url: str, model: str) -> str:
 def describe_groups(options: UpOptions, entry: ModelEntry) -> str:
     """Return how many groups of which kind a model has, in words."""
     groups = count_words(entry.groups, "group")
-    if entry.load == "demand":
+    if entry.min_groups:
+        groups = groups if entry.min_groups == entry.groups else f"{entry.min_groups} to {groups},"
+    elif entry.load == "demand":
         groups = f"up to {groups} on demand,"
     if options.engine == "null":
         return f"{groups} of the null engine"

@@ -16,9 +16,9 @@ from cli.stack.memory_needs import (
     ModelNeeds,
     all_process_bytes,
     chosen_precision,
+    group_bytes,
     loading_bytes,
     own_weight_bytes,
-    process_bytes,
     share_weights,
     weight_bytes,
 )
@@ -157,7 +157,7 @@ def sizings_of(
                     threads=model.given.threads or threads,
                     precision=chosen_precision(model.size, machine, model.given),
                     kv_cache_tokens=tokens[n],
-                    needed_bytes=weights[n] + groups[n] * (process_bytes(model.size) + caches[n]),
+                    needed_bytes=weights[n] + groups[n] * (group_bytes(model) + caches[n]),
                     weight_bytes=weights[n],
                     shares_weights=shared[n],
                     sliding_tokens=model.size.pools(tokens[n], *model.given.steps).num_sliding * BLOCK_SIZE,
@@ -211,7 +211,7 @@ def least_bytes(models: Sequence[ModelNeeds], machine: MachineFacts, groups: Seq
     """Memory of all groups of each model, with the least KV."""
     weights = weight_bytes(models, machine, groups)
     return [
-        weights[n] + groups[n] * (process_bytes(model.size) + least_cache_bytes(model, machine))
+        weights[n] + groups[n] * (group_bytes(model) + least_cache_bytes(model, machine))
         for n, model in enumerate(models)
     ]
 
@@ -219,7 +219,7 @@ def least_bytes(models: Sequence[ModelNeeds], machine: MachineFacts, groups: Seq
 def second_group_bytes(model: ModelNeeds, machine: MachineFacts, *, shares: bool) -> int:
     """Memory that a model's second group takes, with the least KV."""
     own = 0 if shares else own_weight_bytes(model, machine)
-    return own + process_bytes(model.size) + least_cache_bytes(model, machine)
+    return own + group_bytes(model) + least_cache_bytes(model, machine)
 
 
 def least_cache_bytes(model: ModelNeeds, machine: MachineFacts) -> int:

@@ -9,9 +9,9 @@ from cli.stack.memory_needs import (
     MachineFacts,
     ModelNeeds,
     chosen_precision,
+    group_bytes,
     has_kernels,
     loading_bytes,
-    process_bytes,
     share_weights,
     weight_bytes,
 )
@@ -133,11 +133,11 @@ def refusal(size: ModelSize, context: int, machine: MachineFacts, given: GivenSi
     packing = ""
     if loading > needed:
         packing = f"While one of them packs the weights, they need {size_words(loading)}. "
-    processes = size_words(process_bytes(size))
+    processes = processes_words(needs)
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
         f"The model does not fit into {room_words(machine)}. "
-        f"{what} would need {size_words(needed)}: {parts} and {processes} for processes. {packing}"
+        f"{what} would need {size_words(needed)}: {parts} and {processes}. {packing}"
         f"{free_words(machine)}, of which the "
         f"other services need {size_words(machine.reserve_bytes)}{stores}. "
         f"What helps: {' or '.join(_remedies(size, context, machine, given, groups))}."
@@ -164,7 +164,12 @@ def _remedies(
         yield f"`--groups {fewer}`"
     if given.kv_cache_tokens:
         weights = sum(weight_bytes([ModelNeeds(size, context, given)], machine, [groups]))
-        room = machine.room_bytes - weights - groups * process_bytes(size) - machine.least_store_bytes
+        room = (
+            machine.room_bytes
+            - weights
+            - groups * group_bytes(ModelNeeds(size, context, given))
+            - machine.least_store_bytes
+        )
         tokens = size.fitting_tokens(room // groups, precision, *given.steps)
         if tokens >= least_tokens(context, replace(given, kv_cache_tokens=0)):
             yield f"RYZ_KV_CACHE_TOKENS of {tokens:,} or less"
@@ -173,6 +178,12 @@ def _remedies(
     missing = missing_bytes([ModelNeeds(size, context, given)], machine, [groups])
     yield more_words(missing, machine)
     yield "a smaller model"
+
+
+def processes_words(model: ModelNeeds) -> str:
+    """Return what a group takes beside weights and KV, and for what."""
+    draft = " and its draft model" if model.given.draft_bytes else ""
+    return f"{size_words(group_bytes(model))} for processes{draft}"
 
 
 def room_words(machine: MachineFacts) -> str:

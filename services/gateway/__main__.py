@@ -125,8 +125,8 @@ async def start(
     detached = DetachedStreams(slots, metrics, spaces)
     stack.push_async_callback(detached.close)
 
-    async def models() -> ModelList:
-        return await client.known_models(timeout_s=settings.constants.models_timeout_s)
+    async def models(tenant: str) -> ModelList:
+        return await client.known_models(timeout_s=settings.constants.models_timeout_s, tenant=tenant)
 
     async def quick_models() -> ModelList:
         return await known_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))

@@ -10,7 +10,7 @@ from shared.client.calls.model_list import not_served, usable_names
 from shared.errors import Unavailable
 from shared.messages import Adapter, ModelCard, ModelList, ModelState
 
-KnownModels = Callable[[], Awaitable[ModelList]]
+KnownModels = Callable[[str], Awaitable[ModelList]]  # of what a tenant may use; of all, if that is empty
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,22 @@ class ServedModels:
         self._known = known
         self._aliases = aliases
 
-    async def list_all(self) -> list[ServedModel]:
-        """The models: those of ready groups, those that hosts offer besides, and the adapters of all."""
-        return self._all(await self._known())
+    async def list_for(self, tenant: str) -> list[ServedModel]:
+        """The models that a tenant may use: those of ready groups, those that hosts offer, and their adapters.
 
-    async def find(self, model: str) -> ServedModel:
-        """The model of a name, which may be another name of it.
+        For an empty tenant it is all of them.
+        """
+        return self._all(await self._known(tenant))
+
+    async def find(self, model: str, tenant: str) -> ServedModel:
+        """The model of a name, which may be another name of it, for a tenant that may use it.
 
         Raises:
             ModelNotFound: No group serves it, no host offers it, and none is known.
             Unavailable: Its groups are known and none is ready, or no group of any model is.
         """
         name = await self._aliases.real_name(model)
-        known = await self._known()
+        known = await self._known(tenant)
         served = self._all(known)
         for one in served:
             if one.card.name == name:
@@ -78,7 +81,7 @@ class ServedModels:
                 reason="adapters_unknown",
                 retry_after_s=1.0,
             )
-        raise alias_named(not_served(name, known), model, name)
+        raise alias_named(not_served(name, known), model, name, tenant)
 
     def _all(self, known: ModelList) -> list[ServedModel]:
         states = {state.card.name: state for state in known.offered}

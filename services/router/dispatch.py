@@ -76,7 +76,7 @@ class Dispatcher:
         timeline = self._timelines.draft(incoming.request_id, incoming.attempt)
         timeline.mark("routed", {"copy": count})
         started = time.perf_counter()
-        meant = self._meant(incoming.facts)
+        meant = self._meant(incoming, now)
         if isinstance(meant, Refusal):
             timeline.mark("refused", {"reason": meant.reason})
             self._timelines.keep(timeline)
@@ -103,11 +103,16 @@ class Dispatcher:
             self._decisions.record_refusal(incoming, decision.reason, time.perf_counter() - started)
         return self._refuse(incoming, decision)
 
-    def _meant(self, facts: RequestFacts) -> Meant | Refusal:
-        if ":" not in facts.model:
+    def _meant(self, incoming: Incoming, now: float) -> Meant | Refusal:
+        """What a request's name means; what is for other tenants is refused as a name that nothing has."""
+        facts, book, fleet = incoming.facts, self._state.models, self._fleet
+        base, colon, _ = facts.model.rpartition(":")
+        of_adapter = colon and not book.has_model(facts.model, fleet)
+        if not book.admits(base if of_adapter else facts.model, incoming.asker.tenant, fleet):
+            return self._unknown(incoming, facts.model, now)
+        if not of_adapter:
             return Meant(facts)
-        state, fleet = self._state, self._fleet
-        return resolve(facts, state.adapters, lambda name: state.models.has_model(name, fleet))
+        return resolve(facts, self._state.adapters, lambda name: book.has_model(name, fleet))
 
     def _without_group(self, incoming: Incoming, view: FleetView, usual: Refusal, now: float) -> Refusal:
         """The refusal where no group of the model takes requests; a request that can wait is noted."""
@@ -117,9 +122,11 @@ class Dispatcher:
             if refusal.reason == WAKING and book.demand.note(model, _wish_of(incoming), now):
                 self._models_changed.set()
             return refusal
-        if view.away:
-            return usual
-        unknown = book.unknown(model, self._fleet, now) or usual
+        return usual if view.away else self._unknown(incoming, model, now)
+
+    def _unknown(self, incoming: Incoming, model: str, now: float) -> Refusal:
+        """The refusal for a model that is not there, or not for this tenant."""
+        unknown = self._state.models.unknown(model, incoming.asker.tenant, self._fleet, now)
         if unknown.code == "model_not_found" and now < self._settled_at:
             return not_known_yet(model)
         return unknown

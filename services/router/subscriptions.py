@@ -27,13 +27,14 @@ from shared.bus.subject import can_answer
 from shared.errors import InvalidRequest, RyzError, SessionNotFound
 from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList, SessionFound, SessionGet
 from shared.messages.adapters import listed
-from shared.subjects import caller_of
+from shared.subjects import caller_of, tenant_of
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.request_ids import TRACE_PARENT, bind_request
 
 LOOKUPS_AT_ONCE = 256
 log = structlog.get_logger(__name__)
 _LOSING: frozenset[Change] = frozenset({"restarted", "lost"})
+_NEW: frozenset[Change] = frozenset({"joined", "restarted"})
 _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
 
 
@@ -195,6 +196,8 @@ class RouterSubscriptions:
         change = self._fleet.observe(heartbeat, self._clock())
         if change == "same":
             return None
+        if change in _NEW:
+            self._state.models.tenants.note(heartbeat.group, heartbeat.model)
         self._report_change(heartbeat, change)
         # what is awaited lets later heartbeats wait, and an echo that came behind them overtakes them
         return self._losses.publish_losses() if change in _LOSING else None
@@ -223,16 +226,13 @@ class RouterSubscriptions:
         """
         if not message.reply:
             return None
-        now, register = self._clock(), self._state.adapters
-        if query.adapters_of and not register.is_current:
-            raise adapters_not_read(query.adapters_of).error()
-        models = self._fleet.models(now)
-        away = {group.heartbeat.model.name for group in self._fleet.groups()}
-        return ModelList(
-            models=models,
-            away=sorted(away.union(self._state.models.offered.away()).difference(c.name for c in models)),
-            offered=self._state.models.states(self._fleet, now),
-            adapters=[listed(one) for one in register.of_base(query.adapters_of)],
+        register, base = self._state.adapters, query.adapters_of
+        if base and not register.is_current:
+            raise adapters_not_read(base).error()
+        book, tenant = self._state.models, tenant_of(message.subject, query.tenant)
+        adapters = register.of_base(base) if not tenant or book.admits(base, tenant, self._fleet) else []
+        return replace(
+            book.list_for(tenant, self._fleet, self._clock()), adapters=[listed(one) for one in adapters]
         )
 
     def _in_json(self, handle: Handler) -> Handler:

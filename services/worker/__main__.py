@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -60,6 +60,7 @@ def make_model(settings: WorkerSettings) -> Model:
         model = load_model(Path(settings.model), settings.model_name)
     else:
         model = null_model(settings.model_name or "null", CONTEXT_LENGTH)
+    model = replace(model, tenants=tuple(filter(None, settings.model_tenants.split(","))))
     own, fallback = map(parse_sampling, (settings.sampling_defaults, settings.sampling_fallback))
     return with_tool_format(with_sampling_defaults(model, own, fallback), settings.tool_format)
 

@@ -4,4 +4,6 @@ from typing import Annotated
 
 from pydantic import Field
 
+TENANT = r"[A-Za-z0-9_-]{1,64}"
+TenantName = Annotated[str, Field(pattern=rf"^{TENANT}$")]
 ToolFormatName = Annotated[str, Field(pattern=r"^[a-z0-9_]{0,64}$")]

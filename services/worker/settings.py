@@ -18,7 +18,7 @@ from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_
 from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
 from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionChoice
-from services.worker.setting_types import ToolFormatName
+from services.worker.setting_types import TENANT, ToolFormatName
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import Share, ZeroToMinuteMs
 from shared.settings import CommonSettings, OptionalStoreURL, RedisSettings
@@ -46,6 +46,8 @@ class WorkerSettings(  # type: ignore[misc]
     """The group's name; one leader each."""
     model_name: Annotated[str, Field(pattern=rf"^[^{NOT_IN_NAMES}]{{0,128}}$")] = ""
     """The name callers ask for; empty: the directory's name."""
+    model_tenants: Annotated[str, Field(pattern=rf"^({TENANT}(,{TENANT})*)?$")] = ""
+    """Tenants that may use the model, separated by commas; to others it does not exist. Empty: all may."""
     tool_format: ToolFormatName = ""
     """The form in which the model calls tools, one of docs/tools.md; empty: that of its chat template."""
     sampling_defaults: Annotated[str, Field(max_length=256)] = ""

@@ -74,10 +74,10 @@ class ClientCalls(ABC):
         """The models that can be asked now; raises what `model_list.list_models` raises."""
         return (await self.known_models(timeout_s=timeout_s)).models
 
-    async def known_models(self, *, timeout_s: float = 2.0) -> ModelList:
-        """The same, and those whose groups are all away, for example because they load."""
+    async def known_models(self, *, timeout_s: float = 2.0, tenant: str = "") -> ModelList:
+        """The same, and those whose groups are all away; with `tenant` only what that tenant may use."""
         return await model_list.known_models(
-            self.bus, timeout_s=timeout_s, caller=self.caller, wait_s=self.wait_s
+            self.bus, timeout_s=timeout_s, caller=self.caller, wait_s=self.wait_s, tenant=tenant
         )
 
     @property

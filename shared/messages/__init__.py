@@ -165,6 +165,7 @@ from shared.messages.sessions import (
     SessionTurn,
     SessionTurns,
     TurnMark,
+    TurnState,
 )
 from shared.messages.timelines import ExplainQuery, Explanation, Moment, Timeline
 from shared.messages.tokenize import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery
@@ -318,6 +319,7 @@ __all__ = [
     "ToolUse",
     "TopLogprob",
     "TurnMark",
+    "TurnState",
     "UnloadAdapterCall",
     "Usage",
     "Vitals",

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from shared.messages.adapters import AdapterFingerprint
-from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire, check_depth
+from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Tenant, Wire, check_depth
 from shared.messages.generate import SamplingDefaults
 
 State = Literal["starting", "ready", "draining", "recovering", "failed", "stopped"]
@@ -60,6 +60,14 @@ class ModelCard(Wire, frozen=True, kw_only=True):
         SamplingDefaults | None,
         msgspec.Meta(description="What it samples with if a request says nothing. None: an older leader."),
     ] = None
+    tenants: Annotated[
+        list[Tenant],
+        msgspec.Meta(description="Only these may use it, and others do not see it. Empty: all may."),
+    ] = []
+
+    def admits(self, tenant: str) -> bool:
+        """Returns whether a tenant may use it."""
+        return not self.tenants or tenant in self.tenants
 
 
 class Vitals(Wire, frozen=True, kw_only=True):
@@ -227,12 +235,15 @@ class LeaseClaim(Wire, frozen=True, kw_only=True):
 
     Attributes:
         ttl_ms: For so long from now; 0: it is given back.
+        heard_epoch: The highest that hosts have reported. A new one is higher, also if the store was emptied
+            and its clock set back.
     """
 
     max_bytes: ClassVar[int] = SMALL
     name: Annotated[str, msgspec.Meta(pattern=r"^[a-z-]{1,32}\Z", description="What is leased.")]
     holder: Annotated[str, msgspec.Meta(min_length=1, max_length=128)]
     ttl_ms: Annotated[int, msgspec.Meta(ge=0, le=60_000)]
+    heard_epoch: Annotated[int, msgspec.Meta(ge=0, lt=2**53)] = 0
 
 
 class LeaseHeld(Wire, frozen=True, kw_only=True):

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from shared.messages.adapters import ListedAdapter
-from shared.messages.base import SMALL, GroupName, Milliseconds, ModelName, Wire
+from shared.messages.base import SMALL, TENANT_OR_NONE, GroupName, Milliseconds, ModelName, Wire
 from shared.messages.fleet import ModelCard
 
 Phase = Literal["absent", "loading", "ready", "draining", "asleep", "failed"]
@@ -261,10 +261,12 @@ class ListModels(Wire, frozen=True, kw_only=True):
     """Asks any router for the models that it can route to.
 
     Attributes:
+        tenant: Lists what this tenant may use; empty: everything. Of a caller outside, its own tenant counts.
         adapters_of: The answer also lists the adapters of this model; empty: of none.
     """
 
     max_bytes: ClassVar[int] = SMALL
+    tenant: Annotated[str, msgspec.Meta(pattern=TENANT_OR_NONE)] = ""
     adapters_of: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 

@@ -105,11 +105,16 @@ class SessionSummary(Wire, frozen=True, kw_only=True):
 
 
 class SessionGet(Wire, frozen=True, kw_only=True):
-    """Asks for one record."""
+    """Asks for one record.
+
+    Attributes:
+        said: Digest of a turn's messages, as one leader asks another, which answers with a `TurnState`.
+    """
 
     max_bytes: ClassVar[int] = SMALL
     tenant: Tenant
     session_id: SessionId
+    said: Annotated[str, msgspec.Meta(max_length=64)] = ""
 
 
 class SessionCommit(Wire, frozen=True, kw_only=True):
@@ -239,6 +244,18 @@ class SessionFound(Wire, frozen=True, kw_only=True):
     """Answer to `SessionGet`."""
 
     record: SessionRecord
+
+
+class TurnState(Wire, frozen=True, kw_only=True):
+    """Answer of a leader to a `SessionGet` with `said`: what it knows of a session's turns in its group.
+
+    Attributes:
+        runs: A turn that says the same runs there, and its gateway confirms deliveries.
+        undelivered: The request whose answer has ended there and is not confirmed by its gateway yet.
+    """
+
+    runs: bool = False
+    undelivered: str = ""
 
 
 class SessionCommitted(Wire, frozen=True, kw_only=True):

@@ -108,7 +108,7 @@ LOAD = m.Load(
 )  # fmt: skip
 CARD = m.ModelCard(
     name="demo", context_length=2048, fingerprint="abcd", created_s=1_700_000_000, chat=False,
-    sampling=DEFAULTS,
+    sampling=DEFAULTS, tenants=["acme"],
 )  # fmt: skip
 HOSTED = m.HostedGroup(
     group="g0",
@@ -242,7 +242,7 @@ EXAMPLES: list[m.Wire] = [
     m.ManageModel(model="demo", action="scale", groups=2),
     m.ModelManaged(model="demo", host="stack", refused="it is pinned"),
     MODEL_STATE,
-    m.LeaseClaim(name="models", holder="router-1", ttl_ms=3000),
+    m.LeaseClaim(name="models", holder="router-1", ttl_ms=3000, heard_epoch=1_700_000_000_000),
     ADAPTER,
     LISTED_ADAPTER,
     m.InspectAdapter(model="demo", source="/adapters/fr"),
@@ -263,7 +263,7 @@ EXAMPLES: list[m.Wire] = [
     m.GroupClaimed(group="g0", instance_id="leader-2", host="host-2", state="draining"),
     m.DrainGroup(timeout_ms=5000),
     m.Draining(group="g0", instance_id="leader-1", requests=3, timeout_ms=5000),
-    m.ListModels(adapters_of="demo"),
+    m.ListModels(tenant="acme", adapters_of="demo"),
     m.ModelList(models=[CARD], away=["large"], offered=[MODEL_STATE], adapters=[LISTED_ADAPTER]),
     m.StatusQuery(),
     m.ServiceStatus(
@@ -280,7 +280,8 @@ EXAMPLES: list[m.Wire] = [
     MARK,
     RECORD,
     SUMMARY,
-    m.SessionGet(tenant="acme", session_id="s1"),
+    m.SessionGet(tenant="acme", session_id="s1", said="5a1d"),
+    m.TurnState(runs=True, undelivered="r1"),
     m.SessionCommit(records=[RECORD]),
     m.SessionList(tenant="acme", limit=10, cursor="c"),
     m.SessionDelete(tenant="acme", session_id="s1"),

@@ -91,6 +91,39 @@ async def test_the_epoch_grows_over_a_loss_of_the_store(guarded_redis: GuardedRe
     await store.close()
 
 
+async def test_the_epoch_is_above_what_was_heard_whatever_the_clock_says(
+    store: LeaseStore, name: str
+) -> None:
+    ahead = int(time.time() * 1000) + 3_600_000  # the store was emptied, and its clock set back by an hour
+    first = await store.claim(name, "a", 60_000, ahead)
+    assert first.epoch == ahead + 1
+    assert (await store.claim(name, "a", 60_000, first.epoch)).epoch == first.epoch, "that is its own"
+    assert (await store.claim(name, "b", 60_000, ahead + 9)).epoch == first.epoch, "it has not the lease"
+    assert (await store.claim(name, "a", 60_000, ahead + 9)).epoch == ahead + 10
+    await store.claim(name, "a", 0)
+    assert (await store.claim(name, "b", 60_000)).epoch == ahead + 11
+
+
+async def test_a_lease_does_not_last_longer_because_the_clock_was_set_back(
+    guarded_redis: GuardedRedis, name: str
+) -> None:
+    link = redis_link(guarded_redis)
+    store = RedisLeaseStore(link)
+    await store.claim(name, "a", 30)
+    in_an_hour = int(time.time() * 1000) + 3_600_000
+    await link.pipeline([("HSET", f"{keys.LEASE_PREFIX}{name}", "u", in_an_hour)])
+    held = await store.claim(name, "b", 60_000)
+    assert (held.holder, held.ttl_ms) == ("a", 30)
+    await asyncio.sleep(0.04)
+    assert (await store.claim(name, "b", 60_000)).holder == "b"
+    await store.close()
+    now = [3600.0]
+    plain = MemoryLeaseStore(lambda: now[0])
+    await plain.claim(name, "a", 30)
+    now[0] = 0.0
+    assert (await plain.claim(name, "b", 60_000)).ttl_ms == 30
+
+
 async def test_of_claims_at_the_same_time_one_has_it(store: LeaseStore, name: str) -> None:
     holders = [f"h{number}" for number in range(16)]
     found = await asyncio.gather(*(store.claim(name, holder, 60_000) for holder in holders))

@@ -226,6 +226,11 @@ SUBJECTS = [
     SubjectRow(
         f"`{subjects.KV_HOLDERS}`", "HoldersQuery, answered by Holding of each", "any user", "all leaders"
     ),
-    SubjectRow(_each(subjects.peer("_"), "group"), "SessionGet, answered by SessionFound", "leaders", LEADER),
+    SubjectRow(
+        _each(subjects.peer("_"), "group"),
+        "SessionGet, answered by SessionFound or TurnState",
+        "leaders",
+        LEADER,
+    ),
     SubjectRow(_each(subjects.warm("_"), "group"), "WarmSession, answered by Warmed", "any user", LEADER),
 ]

@@ -12,17 +12,30 @@ def group_bytes(leaders: Mapping[str, int]) -> dict[str, int]:
     """Return the memory of each group's processes, in bytes; groups that have ended are left out.
 
     Args:
-        leaders: Process ids of leaders by their groups' names; each leads the process group of all its
-            processes.
+        leaders: Process ids of leaders by their groups' names. All processes of a group descend from
+            its leader; ranks have process groups of their own, so that Ctrl-C does not reach them.
     """
     names = {pid: name for name, pid in leaders.items() if pid}
-    found = dict[str, int]()
+    parents, found = _parents(), dict[str, int]()
+    for pid in parents:
+        ancestor = pid
+        while ancestor in parents and ancestor not in names:
+            ancestor = parents[ancestor]
+        if ancestor in names:
+            with suppress(OSError, ValueError):  # it has ended, or is another user's
+                found[names[ancestor]] = found.get(names[ancestor], 0) + process_bytes(pid)
+    return found
+
+
+def _parents() -> dict[int, int]:
+    """The parents of all processes, by process id."""
+    found = dict[int, int]()
     for entry in os.scandir(PROC):
         if entry.name.isdecimal():
-            with suppress(OSError, ValueError):  # it has ended, or is another user's
-                name = names.get(os.getpgid(int(entry.name)))
-                if name is not None:
-                    found[name] = found.get(name, 0) + process_bytes(int(entry.name))
+            with suppress(OSError, ValueError, IndexError):  # it has ended
+                stat = (PROC / entry.name / "stat").read_bytes()
+                # after the name, which may have spaces and brackets, comes the state, then the parent
+                found[int(entry.name)] = int(stat[stat.rindex(b")") + 1 :].split()[1])
     return found
 
 

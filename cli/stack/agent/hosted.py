@@ -171,10 +171,19 @@ class HostedModels:
         return offer if offer is not None and offer.is_sought and offer.model.entry is entry else None
 
     def note_found(self, entry: ModelEntry, found: AddedModel, leaders: Sequence[ServiceSpec]) -> None:
-        """A model that was added is here, and fits."""
-        if (sought := self.sought(entry)) is not None:
-            self.offers[entry.name] = make_offer(found, leaders, sought.card.created_s)
-            self.offers[entry.name].wish = sought.wish
+        """A model that was added is here, and fits if it is alone."""
+        if (sought := self.sought(entry)) is None:
+            return
+        offer = make_offer(found, leaders, sought.card.created_s)
+        others = sum(one.least_bytes for one in self.offers.values())
+        if offer.least_bytes and others + offer.least_bytes > self._planned_bytes:
+            least, most = size_words(offer.least_bytes), size_words(self._planned_bytes)
+            why = f"its `min_groups` need {least} at any time, and those of other models {size_words(others)}"
+            remedy = "leave out `min_groups`, or make it smaller"
+            self.note_not_found(entry, f"{why}; all may take {most}: {remedy}")
+            return
+        offer.wish = sought.wish
+        self.offers[entry.name] = offer
 
     def note_not_found(self, entry: ModelEntry, why: str) -> None:
         """A model that was added cannot be had; it is shown with the reason until it is removed."""
@@ -246,7 +255,8 @@ class HostedModels:
             return (
                 f"{command.groups} groups of it need {size_words(needs)} of memory, and all may take {most}"
             )
-        if command.action == "sleep" and offer.model.entry.pinned:
+        entry = offer.model.entry
+        if command.action == "sleep" and (entry.pinned or entry.min_groups):
             return f"model {command.model!r} is to run at any time; `unload` ends it all the same"
         return ""
 

@@ -54,7 +54,13 @@ class Offer:
         """Let as many groups run as was declared."""
         entry = self.model.entry
         self.most_groups = len(self.leaders)
-        self.least_groups = self.most_groups if entry.pinned and entry.load == "start" else 0
+        kept = self.most_groups if entry.pinned and entry.load == "start" else 0
+        self.least_groups = min(entry.min_groups or kept, self.most_groups)
+
+    @property
+    def least_bytes(self) -> int:
+        """Memory of the groups that run at any time."""
+        return self.needs.first + (self.least_groups - 1) * self.needs.further if self.least_groups else 0
 
     def note_failure(self, why: str, now: float, *, final: bool) -> None:
         """A group of it could not be started, or could not be kept; `final` as for `note_gone`."""
@@ -157,7 +163,7 @@ def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec], learned_s: int
     """
     entry, context = found.model.entry, found.needs.context if found.needs is not None else NULL_CONTEXT
     by_group = {spec.env["RYZ_GROUP"]: spec for spec in leaders}
-    card = ModelCard(name=entry.name, context_length=context, created_s=learned_s)
+    card = _card(entry, context, learned_s)
     offer = Offer(found.model, card, found.groups, by_group, 0, 0)
     offer.unscale()
     return offer
@@ -165,5 +171,11 @@ def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec], learned_s: int
 
 def make_pending(entry: ModelEntry, learned_s: int) -> Offer:
     """Return the offer of a model that is still to be found: no group of it may run."""
-    card = ModelCard(name=entry.name, context_length=0, created_s=learned_s)
+    card = _card(entry, 0, learned_s)
     return Offer(ServedModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0, is_sought=True)
+
+
+def _card(entry: ModelEntry, context: int, learned_s: int) -> ModelCard:
+    return ModelCard(
+        name=entry.name, context_length=context, created_s=learned_s, tenants=list(entry.tenants)
+    )

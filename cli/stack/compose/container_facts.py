@@ -10,8 +10,8 @@ from cli.stack.memory_needs import (
     STORE_OVERHEAD,
     MachineFacts,
     ModelNeeds,
+    group_bytes,
     own_weight_bytes,
-    process_bytes,
     reading_bytes,
 )
 from cli.stack.sizing import Sizing, sizings_of
@@ -40,14 +40,10 @@ def container_facts(memory_gib: float) -> MachineFacts:
     )
 
 
-def limit_bytes(needs: ModelNeeds, sizing: Sizing, machine: MachineFacts, draft_bytes: int = 0) -> int:
-    """Return the limit of a container with one group.
-
-    Args:
-        draft_bytes: Of the weights of its draft model.
-    """
+def limit_bytes(needs: ModelNeeds, sizing: Sizing, machine: MachineFacts) -> int:
+    """Return the limit of a container with one group."""
     fixed = replace(needs, given=replace(needs.given, kv_cache_tokens=sizing.kv_cache_tokens))
     alone = sizings_of([fixed], replace(machine, free_bytes=2**60), [1])
     assert alone is not None, "memory without end"
-    loading = own_weight_bytes(fixed, machine) + process_bytes(fixed.size) + reading_bytes(fixed, machine)
-    return int((max(alone[0].needed_bytes, loading) + draft_bytes) * LIMIT_FACTOR) + LIMIT_MARGIN_BYTES
+    loading = own_weight_bytes(fixed, machine) + group_bytes(fixed) + reading_bytes(fixed, machine)
+    return int(max(alone[0].needed_bytes, loading) * LIMIT_FACTOR) + LIMIT_MARGIN_BYTES

@@ -15,7 +15,6 @@ from cli.stack.fleet.entry import ServedModel
 from cli.stack.group_plan import model_settings
 from cli.stack.host.naming import group_name
 from cli.stack.machine import settle_sizing
-from cli.stack.machine_facts import measure_model
 from cli.stack.options import UpOptions
 from cli.stack.plan import aliases_of
 
@@ -49,7 +48,7 @@ def compose_text(file: Path, *, memory_gib: float, pull: bool) -> str:
     groups, top_priority = list[ComposeGroup](), max(model.entry.priority for model in models)
     for model, sizing in zip(settled.models, settled.sizings, strict=True):
         needs = settled.needs[model.name]
-        limit = limit_bytes(needs, sizing, machine, _draft_bytes(model, kernels=machine.kernels))
+        limit = limit_bytes(needs, sizing, machine)
         # the room of a container is its limit, so a share of what is free there has no meaning
         sized = model.with_values(kv_cache_tokens=sizing.kv_cache_tokens)
         for _ in range(sizing.groups):
@@ -68,8 +67,10 @@ def _refuse_fields(declared: Declaration) -> None:
         if entry.cores:
             declared.add_entry_problem(index, "cores", _NO_CORES)
         if entry.comes_and_goes:
-            field = "load" if entry.load == "demand" else "sleep_after_s"
-            declared.add_entry_problem(index, field, _NO_AGENT.format(field))
+            fields = {"load": entry.load == "demand", "sleep_after_s": entry.sleep_after_s,
+                      "min_groups": entry.min_groups}  # fmt: skip
+            for field in (name for name, given in fields.items() if given):
+                declared.add_entry_problem(index, field, _NO_AGENT.format(field))
 
 
 def _refuse_links(declared: Declaration, models: Sequence[ServedModel]) -> None:
@@ -79,13 +80,6 @@ def _refuse_links(declared: Declaration, models: Sequence[ServedModel]) -> None:
                 text = f"{path} has links to files outside of it, which containers do not have: `cp -rL` it"
                 declared.add_entry_problem(model.number, field, text)
     declared.refuse_problems()
-
-
-def _draft_bytes(model: ServedModel, *, kernels: bool) -> int:
-    if model.draft is None:
-        return 0
-    size = measure_model(model.draft, kernels=kernels)
-    return size.weight_bytes(size.stored)
 
 
 def _group(model: ServedModel, number: int, limit: int, top_priority: int) -> ComposeGroup:

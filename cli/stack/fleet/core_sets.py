@@ -47,7 +47,8 @@ def with_reserved(
         ranks = entry.tensor_parallel or 1
         if entry.cores:
             threads = max(1, entry.threads or entry.cores // ranks)
-            model, problem = model.with_values(groups=entry.groups or 1, threads=threads), ""
+            groups = entry.groups or max(1, entry.min_groups)
+            model, problem = model.with_values(groups=groups, threads=threads), ""
             if sys.platform != "linux":
                 problem = "this system reserves no cores: leave it out"
             elif threads * ranks > entry.cores:
@@ -55,6 +56,8 @@ def with_reserved(
                 problem = f"the ranks of a group compute with {threads_words}: reserve as many"
             elif num_reserved([*settled, model]) >= usable:
                 problem = f"of {count_words(usable, 'core')} one is for the other services: reserve fewer"
+                if groups > 1:
+                    problem += f"; these are for each of {count_words(groups, 'group')}"
             if problem:
                 declared.add_entry_problem(model.number, "cores", problem)
         settled.append(model)

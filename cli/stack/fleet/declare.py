@@ -8,7 +8,7 @@ from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.models_file import read_models_file
 from cli.stack.options import UpOptions, as_given
 
-ALIASES = "RYZ_MODEL_ALIASES"
+ALIASES, TENANTS = "RYZ_MODEL_ALIASES", "RYZ_MODEL_TENANTS"
 # options that say something of one model, with the variables that stand for them
 _OF_ONE = {"model_name": "RYZ_MODEL_NAME", "draft_model": "RYZ_DRAFT_MODEL", "tool_format": "RYZ_TOOL_FORMAT"}
 _OF_EACH = {
@@ -45,6 +45,7 @@ def declare(options: UpOptions, environ: Mapping[str, str]) -> Declaration:
             precision=options.precision,
             kv_cache_tokens=options.kv_cache_tokens,
             load="demand" if options.on_demand else "start",
+            tenants=tuple(filter(None, environ.get(TENANTS, "").split(","))),
         )
         for index, source in enumerate(sources or [""])
     }
@@ -66,6 +67,12 @@ def _refuse_beside_file(options: UpOptions, environ: Mapping[str, str]) -> None:
         fail(
             f"{ALIASES} and `--models {options.models}` both give models other names: unset {ALIASES}, and "
             "write the names as `aliases` of their models in the file.",
+            2,
+        )
+    if environ.get(TENANTS):
+        fail(
+            f"{TENANTS} and `--models {options.models}` both say who may use models: unset {TENANTS}, and "
+            "write `tenants` of the models in the file.",
             2,
         )
 

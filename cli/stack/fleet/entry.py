@@ -26,7 +26,7 @@ from pydantic import (
 from cli.stack.fleet.adapter_entry import AdapterEntry
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.rank_protocol.run_config import KVTokens, PrecisionChoice, Ranks, Threads
-from services.worker.setting_types import ToolFormatName
+from services.worker.setting_types import TenantName, ToolFormatName
 from shared.messages.base import NAME_PATTERN, NAME_RULE
 
 
@@ -73,6 +73,8 @@ class ModelEntry(BaseModel):
     adapters: Annotated[tuple[AdapterEntry, ...], Field(strict=False)] = ()
     """Adapters (LoRA) of it that the fleet knows from the start, such as
     `[{ name = "fr", source = "adapters/fr" }]`."""
+    tenants: Annotated[tuple[TenantName, ...], Field(strict=False)] = ()
+    """Tenants that may use it; to others it does not exist. Left out: all may."""
     draft_model: str = ""
     """A small model of the same vocabulary, which guesses tokens for this one to check; as `source`."""
     tool_format: ToolFormatName = ""
@@ -91,6 +93,9 @@ class ModelEntry(BaseModel):
     groups: Annotated[int, Interval(ge=1, le=64)] = 0
     """Worker groups; each holds the whole model. Left out: two if they fit; one where models are loaded on
     demand."""
+    min_groups: Annotated[int, Interval(ge=1, le=64)] = 0
+    """As many of `groups` run at any time: they are loaded with the stack, and are neither put to sleep nor
+    evicted for others. Left out: all of a pinned model that is loaded with the stack, else none."""
     tensor_parallel: Ranks = 0
     """Ranks that share one group's model. Left out: one."""
     threads: Threads = 0
@@ -106,13 +111,29 @@ class ModelEntry(BaseModel):
     """Where models are loaded on demand: the KV cache of a group shrinks to so many tokens before a model is
     evicted. Left out: to those of the longest request."""
 
-    @field_validator("aliases")
+    @field_validator("aliases", "tenants")
     @classmethod
-    def _are_different(cls, aliases: tuple[str, ...]) -> tuple[str, ...]:
-        for alias in aliases:
-            if aliases.count(alias) > 1:
-                raise ValueError(f"{alias!r} is there twice")
-        return aliases
+    def _are_different(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"{name!r} is there twice")
+        return names
+
+    @field_validator("tenants")
+    @classmethod
+    def _are_some(cls, tenants: tuple[str, ...]) -> tuple[str, ...]:
+        if not tenants:
+            raise ValueError("an empty list lets no tenant use the model: leave it out, and all may")
+        return tenants
+
+    @field_validator("min_groups")
+    @classmethod
+    def _are_no_more_than_all(cls, least: int, info: ValidationInfo) -> int:
+        if (most := info.data.get("groups")) and least > most:
+            raise ValueError(
+                f"{least} are more than the {most} of `groups`: make it smaller, or `groups` larger"
+            )
+        return least
 
     @field_validator("adapters")
     @classmethod
@@ -139,7 +160,17 @@ class ModelEntry(BaseModel):
     @property
     def comes_and_goes(self) -> bool:
         """Whether its groups are started or ended while the stack runs."""
-        return self.load == "demand" or self.sleep_after_s > 0
+        return self.load == "demand" or self.sleep_after_s > 0 or self.min_groups > 0
+
+    @property
+    def loads_at_start(self) -> bool:
+        """Whether any of its groups are started with the stack."""
+        return self.load == "start" or self.min_groups > 0
+
+    @property
+    def groups_at_start(self) -> int:
+        """How many groups are started with the stack, once `groups` is settled."""
+        return self.min_groups or (self.groups if self.load == "start" else 0)
 
     def with_values(self, **values: Any) -> "ModelEntry":
         """Return it with other values, which are not checked."""

@@ -38,6 +38,7 @@ _SAID_OF_ADAPTER = {
     "name": 'is missing: a name such as `name = "fr"`',
     "source": 'is missing: a PEFT directory or a GGUF file, such as `source = "adapters/fr"`',
 }
+_PATTERNS = {"tenants": "must be letters, digits, - and _, at most 64 of them"}  # by field
 _SHOWN = 64  # characters of a value in an error
 
 
@@ -105,7 +106,8 @@ def describe_problem(error: ErrorDetails) -> str:
         return str(error["ctx"]["error"])
     if kind == "value_error":
         return f"`{field}`: {error['ctx']['error']}"
-    said = _SAID.get(kind, error["msg"]).format(**error.get("ctx", {}))
+    said = _PATTERNS.get(field) if kind == "string_pattern_mismatch" else None
+    said = (said or _SAID.get(kind, error["msg"])).format(**error.get("ctx", {}))
     if names[:1] == ["adapters"] and kind in {"missing", "string_too_short"}:
         said = _SAID_OF_ADAPTER[names[-1]]
     got = "" if kind in {"missing", "string_too_short"} else f", got {_shown(error['input'])}"

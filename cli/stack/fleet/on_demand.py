@@ -13,8 +13,8 @@ from cli.stack.memory_needs import (
     STORE_OVERHEAD,
     MachineFacts,
     ModelNeeds,
+    group_bytes,
     own_weight_bytes,
-    process_bytes,
     reading_bytes,
 )
 from cli.stack.sizing import STORE_PART, DoesNotFit, Sizing, choose_sizings, sizings_of
@@ -102,15 +102,23 @@ def plan_on_demand(
     alone = [_alone(number, model, for_groups) for number, model in enumerate(models)]
     together = [number for number, loaded in enumerate(at_start) if loaded]
     try:
-        beside = choose_sizings([models[number] for number in together], for_groups) if together else []
+        kept = [at_least(models[number]) for number in together]
+        beside = choose_sizings(kept, for_groups) if together else []
     except DoesNotFit:
         raise TooManyAtStart(for_groups) from None
     sizings = list(alone)
     for number, sizing in zip(together, beside, strict=True):
-        sizings[number] = sizing
+        most = max(sizing.groups, alone[number].groups)
+        sizings[number] = _with_groups(models[number], for_groups, sizing, most)
     groups = [_group_bytes(model, for_groups, sizing) for model, sizing in zip(models, sizings, strict=True)]
     store_bytes = min(machine.store_bytes, int(stores / STORE_OVERHEAD))
     return OnDemandPlan(for_groups.room_bytes, store_bytes, tuple(sizings), tuple(groups), for_groups)
+
+
+def at_least(model: ModelNeeds) -> ModelNeeds:
+    """Return the needs of a model with the groups that are loaded with the stack, where they are fewer."""
+    given = model.given
+    return replace(model, given=replace(given, groups=given.min_groups or given.groups))
 
 
 def null_plan(models: Sequence[ServedModel], machine: MachineFacts) -> OnDemandPlan:
@@ -121,10 +129,10 @@ def null_plan(models: Sequence[ServedModel], machine: MachineFacts) -> OnDemandP
 
 def _settled(model: ModelNeeds, cores: int, models: int) -> ModelNeeds:
     given = model.given
-    ranks = (given.groups or 1) * (given.tensor_parallel or 1)
-    threads = given.threads or max(1, cores // models // ranks)
+    groups = given.groups or max(1, given.min_groups)
+    threads = given.threads or max(1, cores // models // (groups * (given.tensor_parallel or 1)))
     kv = DEMAND_KV_TOKENS
-    return replace(model, given=replace(given, groups=given.groups or 1, threads=threads, most_kv_tokens=kv))
+    return replace(model, given=replace(given, groups=groups, threads=threads, most_kv_tokens=kv))
 
 
 def _alone(number: int, model: ModelNeeds, machine: MachineFacts) -> Sizing:
@@ -134,11 +142,26 @@ def _alone(number: int, model: ModelNeeds, machine: MachineFacts) -> Sizing:
     raise TooLargeAlone(number)
 
 
+def _with_groups(model: ModelNeeds, machine: MachineFacts, sizing: Sizing, groups: int) -> Sizing:
+    """What was chosen for fewer groups, for so many: with the same KV cache each."""
+    if groups == sizing.groups:
+        return sizing
+    fixed, unbounded = _unbounded(model, machine, sizing)
+    found = sizings_of([fixed], unbounded, [groups])
+    assert found is not None
+    return replace(found[0], threads=sizing.threads, store_bytes=sizing.store_bytes)
+
+
+def _unbounded(model: ModelNeeds, machine: MachineFacts, sizing: Sizing) -> tuple[ModelNeeds, MachineFacts]:
+    """The model with the KV that was chosen, and the machine with memory for any number of groups."""
+    fixed = replace(model, given=replace(model.given, kv_cache_tokens=sizing.kv_cache_tokens))
+    return fixed, replace(machine, free_bytes=2**60)
+
+
 def _group_bytes(model: ModelNeeds, machine: MachineFacts, sizing: Sizing) -> GroupBytes:
     """Memory of groups with the KV that was chosen."""
-    fixed = replace(model, given=replace(model.given, kv_cache_tokens=sizing.kv_cache_tokens))
-    unbounded = replace(machine, free_bytes=2**60)
+    fixed, unbounded = _unbounded(model, machine, sizing)
     needed = [sizings[0].needed_bytes for n in (1, 2) if (sizings := sizings_of([fixed], unbounded, [n]))]
-    packing = own_weight_bytes(fixed, machine) + process_bytes(fixed.size) + reading_bytes(fixed, machine)
+    packing = own_weight_bytes(fixed, machine) + group_bytes(fixed) + reading_bytes(fixed, machine)
     # what is read while weights are packed is not counted for a model that has the machine for itself
     return GroupBytes(max(needed[0], min(packing, machine.room_bytes)), needed[1] - needed[0])

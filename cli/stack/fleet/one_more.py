@@ -12,8 +12,15 @@ from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.find import find_models
 from cli.stack.fleet.models_file import describe_problem
-from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan, TooLargeAlone, null_plan, plan_on_demand
-from cli.stack.fleet.plan_text import refuse_fleet
+from cli.stack.fleet.on_demand import (
+    GroupBytes,
+    OnDemandPlan,
+    TooLargeAlone,
+    TooManyAtStart,
+    null_plan,
+    plan_on_demand,
+)
+from cli.stack.fleet.plan_text import refuse_fleet, refuse_start
 from cli.stack.machine import examine, is_null, settled_null, with_sizing
 from cli.stack.memory_needs import ModelNeeds
 from cli.stack.options import UpOptions
@@ -101,7 +108,9 @@ def find_one_more(options: UpOptions, entry: ModelEntry, plan: OnDemandPlan, ser
     named = examine(options, models, plan.machine, declared)
     declared.refuse_problems()
     try:
-        own = plan_on_demand([one.needs for one in named], [False], plan.machine)
+        own = plan_on_demand([one.needs for one in named], [entry.min_groups > 0], plan.machine)
     except TooLargeAlone:
         fail(refuse_fleet(named, plan.machine))
+    except TooManyAtStart as error:
+        fail(refuse_start(named, error.machine))
     return AddedModel(with_sizing(models[0], own.sizings[0]), own.groups[0], named[0].needs)

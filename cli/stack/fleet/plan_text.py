@@ -6,14 +6,13 @@ A model that is alone has the words of `sizing_text.py`.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from cli.stack.fleet.on_demand import OnDemandPlan
+from cli.stack.fleet.on_demand import OnDemandPlan, at_least
 from cli.stack.memory_needs import (
     MachineFacts,
     ModelNeeds,
     chosen_precision,
     has_kernels,
     loading_bytes,
-    process_bytes,
     share_weights,
 )
 from cli.stack.sizing import (
@@ -33,6 +32,7 @@ from cli.stack.sizing_text import (
     describe_sizing,
     free_words,
     more_words,
+    processes_words,
     refusal,
     room_words,
     size_words,
@@ -88,6 +88,9 @@ def describe_on_demand(
     for model, loads, sizing, needs in rows:
         groups = describe_groups_of(sizing, model.needs.size, machine)
         when = "loaded now" if loads else "loaded on demand"
+        if least := model.needs.given.min_groups:
+            when = f"{count_words(least, 'group')} loaded now and kept, others on demand"
+            when = when if least < sizing.groups else "loaded now and kept"
         lines.append(
             f"{model.name}: {model.needs.size.parameters / 1e6:.0f} M parameters: {when}: {groups}; "
             f"{size_words(needs.first)} with its KV full."
@@ -133,6 +136,16 @@ def losses(
             )
 
 
+def refuse_start(models: Sequence[NamedNeeds], machine: MachineFacts) -> str:
+    """Say why the groups that are loaded with a stack do not fit, and what to do."""
+    kept = [NamedNeeds(model.name, at_least(model.needs)) for model in models]
+    least = [model.needs.given.min_groups for model in models]
+    fewer = " Or fewer `min_groups`." if max(least) > 1 else ""
+    without = " and without `min_groups`" if any(least) else ""
+    waits = f'Or one of them with `load = "demand"`{without}, which waits until there is room.'
+    return f"{refuse_fleet(kept, machine)}{fewer} {waits}"
+
+
 def refuse_fleet(models: Sequence[NamedNeeds], machine: MachineFacts) -> str:
     """Say why models do not fit beside each other, and what to do."""
     if len(models) == 1:
@@ -152,7 +165,7 @@ def refuse_fleet(models: Sequence[NamedNeeds], machine: MachineFacts) -> str:
         weights = f"that share {weights}" if shared[n] else f"with {weights}"
         parts.append(
             f"{model.name} {size_words(needed[n])} ({count_words(count, 'group')} {weights} of "
-            f"weights, {kv} of KV and {size_words(process_bytes(size))} for processes)"
+            f"weights, {kv} of KV and {processes_words(model.needs)})"
         )
     stores = f" and the stores {size_words(machine.least_store_bytes)}" if machine.least_store_bytes else ""
     return (
@@ -180,7 +193,8 @@ def _remedies(models: Sequence[NamedNeeds], machine: MachineFacts, counts: Seque
     if open_kv != needs and sizings_of(open_kv, machine, counts):
         yield "fewer `kv_cache_tokens`"
     if max(counts) > 1 and sizings_of(needs, machine, [1] * len(counts)):
-        yield "`groups = 1` for each"
+        field = "min_groups" if any(one.given.min_groups for one in needs) else "groups"
+        yield f"`{field} = 1` for each"
     for number, model in enumerate(models):
         others = [*needs[:number], *needs[number + 1 :]]
         if sizings_of(others, machine, [*counts[:number], *counts[number + 1 :]]):

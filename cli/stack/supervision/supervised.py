@@ -1,6 +1,7 @@
 """One service of a stack: started, probed, and started again when it dies, until that makes no sense."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -64,7 +65,11 @@ class Supervised:
         return self.entry.name
 
     async def keep(self) -> Ended:
-        """Start it until the policy gives up, or it leaves; one that was never ready gets two tries."""
+        """Start it until the policy gives up, or it leaves.
+
+        One that was never ready gets two tries, unless it was killed from outside: a long start, as on a busy
+        machine, is hit more often, and says nothing of the next one.
+        """
         policy, child, entry = RestartPolicy(), self.child, self.entry
         while True:
             try:
@@ -86,8 +91,10 @@ class Supervised:
             now, ready_at = time.monotonic(), self.ready_at
             entry.ready, self.ready_at = False, None
             served_s = now - ready_at if ready_at is not None else 0.0
-            pause = policy.pause_after(code, now, served_s, memory_short=oom_kills() > oom_before)
-            hopeless = entry.restarts > 0 and not self.was_ready.is_set()
+            memory_short = oom_kills() > oom_before
+            pause = policy.pause_after(code, now, served_s, memory_short=memory_short)
+            killed = code == -signal.SIGKILL and not memory_short
+            hopeless = entry.restarts > 0 and not self.was_ready.is_set() and not killed
             if self.leaves or pause is None or hopeless:
                 after = f" and was started again {entry.restarts} times before" if entry.restarts else ""
                 return Ended(f"ended ({explain_exit(code)}){after}", code, child.start_problem())

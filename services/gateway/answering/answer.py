@@ -175,7 +175,7 @@ class Answer:
             ended = reason
         if isinstance(ended, RyzError):
             ended = renamed(ended, self._field_names)
-            ended = alias_named(ended, self._caller.asked_model, self._caller.model)
+            ended = alias_named(ended, self._caller.asked_model, self._caller.model, self._caller.tenant)
         if ended is not None and ended is not error:
             try:
                 raise ended from None

@@ -156,7 +156,7 @@ class MadeAnswer:
         self._started.running.end(error)
         if isinstance(error, RyzError):
             shown = renamed(error, self._started.call.field_names)
-            shown = alias_named(shown, self._caller.asked_model, self._caller.model)
+            shown = alias_named(shown, self._caller.asked_model, self._caller.model, self._caller.tenant)
             if shown is not error:
                 raise shown from None
 

@@ -9,6 +9,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import msgspec
 
@@ -45,6 +46,7 @@ class ClusterFeed:
         self._viewers = 0
         self._wanted = asyncio.Event()
         self._next = asyncio.Event()
+        self._shown: dict[str, Any] = {}
         self._shared = b""
         self._resumed = stats.resumed
         self._pauses, self._longest_s = 0, 0.0
@@ -87,7 +89,15 @@ class ClusterFeed:
         while True:
             await self._next.wait()
             sessions = msgspec.json.encode(self._state.sessions_of(tenant))
-            yield self._shared[:-1] + b',"sessions":' + sessions + b"}"
+            yield self._shared_for(tenant)[:-1] + b',"sessions":' + sessions + b"}"
+
+    def _shared_for(self, tenant: str) -> bytes:
+        """What all viewers share, without groups of models that are for other tenants."""
+        hidden = self._state.hidden_from(tenant)
+        if not hidden:
+            return self._shared
+        groups = [one for one in self._shown["groups"] if one["group"] not in hidden]
+        return msgspec.json.encode({**self._shown, "groups": groups})
 
     async def _listen(self) -> None:
         """Begins to hear what viewers want to see, or ends it after the last."""
@@ -116,8 +126,8 @@ class ClusterFeed:
             self._pauses, self._longest_s = 0, 0.0
         if not self._viewers:
             return
-        shown = self._state.snapshot(self._clock())
-        self._shared = msgspec.json.encode({"at_ms": _wall_ms(), **shown})
+        self._shown = {"at_ms": _wall_ms(), **self._state.snapshot(self._clock())}
+        self._shared = msgspec.json.encode(self._shown)
         self._next.set()
         self._next = asyncio.Event()
 

@@ -141,11 +141,15 @@ class ClusterState:
         self._tell("pause", f"{answers} {longest_s * 1000:.0f} ms", wall_ms, seconds=round(longest_s, 4))
 
     def snapshot(self, now_s: float) -> dict[str, Any]:
-        """What everybody with a key may see: groups and incidents, no sessions."""
+        """What all viewers share: groups and incidents, no sessions; see `hidden_from`."""
         for name in [name for name, entry in self.groups.items() if now_s - entry.heard_s > FORGET_S]:
             del self.groups[name]
         groups = [_shown(entry, now_s) for _, entry in sorted(self.groups.items())]
         return {"groups": groups, "incidents": list(self.incidents)}
+
+    def hidden_from(self, tenant: str) -> set[str]:
+        """The groups of models that a tenant may not use."""
+        return {name for name, entry in self.groups.items() if not entry.beat.model.admits(tenant)}
 
     def sessions_of(self, tenant: str) -> list[dict[str, Any]]:
         """The newest sessions of a tenant with the groups that have their KV."""

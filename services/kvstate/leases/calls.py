@@ -17,5 +17,5 @@ class LeaseCalls:
         return (CallKind("claim_lease", subjects.LEASE, LeaseClaim, self._claim),)
 
     async def _claim(self, claim: LeaseClaim) -> LeaseHeld:
-        held = await self._store.claim(claim.name, claim.holder, claim.ttl_ms)
+        held = await self._store.claim(claim.name, claim.holder, claim.ttl_ms, claim.heard_epoch)
         return LeaseHeld(holder=held.holder, epoch=held.epoch, ttl_ms=held.ttl_ms)

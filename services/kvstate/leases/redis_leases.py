@@ -11,10 +11,10 @@ class RedisLeaseStore:
     def __init__(self, link: RedisLink) -> None:
         self._link = link
 
-    async def claim(self, name: str, holder: str, ttl_ms: int) -> LeaseState:
+    async def claim(self, name: str, holder: str, ttl_ms: int, heard_epoch: int = 0) -> LeaseState:
         """See `LeaseStore.claim`."""
         ((found, epoch, left_ms),) = await self._link.run_script(
-            scripts.CLAIM, [((), (name, holder, ttl_ms))]
+            scripts.CLAIM, [((), (name, holder, ttl_ms, heard_epoch))]
         )
         return LeaseState(found.decode(), epoch, left_ms)
 

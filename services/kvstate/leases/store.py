@@ -27,14 +27,17 @@ class LeaseStore(Protocol):
     repeated as it is.
     """
 
-    async def claim(self, name: str, holder: str, ttl_ms: int) -> LeaseState:
+    async def claim(self, name: str, holder: str, ttl_ms: int, heard_epoch: int = 0) -> LeaseState:
         """Takes the lease if it is free, or prolongs it if the holder has it; returns who has it now.
 
         Each taking has a higher epoch than all before, also if the store has lost its contents meanwhile; a
-        prolongation keeps the epoch. A lease that has run out or was given back is free.
+        prolongation keeps the epoch. A lease that has run out or was given back is free. Where the clock was
+        set back, it is free after the time for which it was taken, counted anew.
 
         Args:
             ttl_ms: 0: the holder gives the lease back; without effect on the lease of another one.
+            heard_epoch: The highest that the holder knows of. A store that was emptied and whose clock was
+                set back gives a higher one all the same; so does a prolongation of a lower one.
         """
         ...
 

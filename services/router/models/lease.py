@@ -18,6 +18,7 @@ from shared.telemetry.repeated import RepeatedLog
 
 NAME = "models"
 _RETRY_S = 0.25  # after a claim that failed, and while no host has reported
+_MAX_EPOCH = 2**53 - 2  # Lua counts in floats
 _SLACK_S = 0.02  # after the end of another holder's lease
 log = structlog.get_logger(__name__)
 
@@ -88,5 +89,8 @@ class ControllerLease:
         return min(self._every_s, held.ttl_ms / 1000 + _SLACK_S)
 
     async def _ask(self, ttl_s: float) -> LeaseHeld:
-        claim = LeaseClaim(name=NAME, holder=self._router_id, ttl_ms=int(ttl_s * 1000))
+        heard = max((host.report.epoch for host in self._offered.hosts()), default=0)
+        claim = LeaseClaim(
+            name=NAME, holder=self._router_id, ttl_ms=int(ttl_s * 1000), heard_epoch=min(heard, _MAX_EPOCH)
+        )
         return await call(self._bus, subjects.LEASE, claim, LeaseHeld, timeout_s=self._every_s)

@@ -1,6 +1,6 @@
 """The identity and instruments that all parts of one leader share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from services.worker.metrics import WorkerMetrics
@@ -20,6 +20,7 @@ class LeaderContext:
         clock: Returns monotonic seconds.
         timelines: Keeps when requests passed the parts of this leader.
         spans: Takes the spans of recorded requests; None: none are recorded.
+        tenants: Only these may use the model; empty: all may.
     """
 
     group: str
@@ -30,3 +31,4 @@ class LeaderContext:
     clock: Callable[[], float]
     timelines: Timelines = field(default_factory=lambda: Timelines(0))
     spans: SpanSink | None = None
+    tenants: Sequence[str] = ()

@@ -56,6 +56,7 @@ from services.worker.leader.request_table import EndOfRequest, RequestTable
 from services.worker.leader.sessions.commits import RecordStore
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from services.worker.leader.sessions.peer_sessions import PeerSessionClient
+from services.worker.leader.sessions.peer_turns import PeerTurns
 from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from services.worker.leader.sessions.turn_end import TurnFinisher
@@ -126,6 +127,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         ports.clock,
         ports.timelines,
         ports.spans,
+        model.tenants,
     )
     bad_messages = BadMessages(metrics)
     endpoint = Endpoint(bus, bad_messages.report)
@@ -148,6 +150,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         ports.store, options.sessions, metrics, lambda: bus.max_payload, peers, announcer=announcer
     )
     turns, deliveries = TurnLines(options.turns), DeliveryTracker()
+    peer_turns = PeerTurns(bus, options.group, turns, deliveries, options.sessions.lookup_timeout_s)
     finisher = TurnFinisher(context, sessions, deliveries, options.session_done_wait_s)
 
     buffer = RetransmitBuffer(retention_s=options.retention_s, max_bytes=options.retention_bytes)
@@ -165,7 +168,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     preparation = Preparation(
         context,
         table,
-        TurnStarter(turns, sessions, deliveries),
+        TurnStarter(turns, sessions, peer_turns),
         tokenizer,
         builder,
         kv_tier=kv_tier,
@@ -201,7 +204,9 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         intake=intake,
         requests=RequestCalls(context, table, ResendBudget(options.outside_resend_bytes_s)),
         attach=AttachCalls(context, table),
-        sessions=LeaderSessionCalls(context, engine, kv_tier, sessions, gate, announcer=announcer),
+        sessions=LeaderSessionCalls(
+            context, engine, kv_tier, sessions, gate, announcer=announcer, peer_turns=peer_turns
+        ),
         holders=HoldersCalls(context, engine, options.tensor_parallel),
         drain=DrainCalls(context, drain, table, options.drain_timeout_s),
         kv_limit=KVLimitCalls(options.group, kv_room),

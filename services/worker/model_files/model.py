@@ -24,6 +24,7 @@ class Model:
         tool_format: Name of the form in which it calls tools. Empty: that of its template.
         sampling: Its defaults of sampling: those of its files, until `with_sampling_defaults` has completed
             them.
+        tenants: Only these may use it; empty: all may.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Model:
     template: ChatTemplate | None
     tool_format: str = ""
     sampling: SamplingDefaults = _NOT_GIVEN
+    tenants: tuple[str, ...] = ()
 
     @property
     def control_texts(self) -> frozenset[str]:

@@ -65,6 +65,7 @@ class RankEngine:
         self._loading = RankStart(self._processes, self._run.tensor_parallel, self._fail)
         self._failure: Failure | None = _NEW
         self._loads = False  # `start_loading` has started the ranks
+        self._served = False  # it was ready once
         self._starts = 0  # number of starts, so that a late callback of an earlier one does nothing
         self._steps = RunningSteps(self._watch_nothing(), self._fail)
         self._on_idle_failure: Callable[[], None] | None = None
@@ -112,7 +113,7 @@ class RankEngine:
             if self._failure or not self._loading.is_done:
                 await self.stop()
                 self._close()
-        self._steps.health = self._watch()
+        self._steps.health, self._served = self._watch(), True
         self.tracing.attach(self._links, self._resources.times)
         return self._loading.describe()
 
@@ -205,6 +206,7 @@ class RankEngine:
         address = remote[0].sock.getsockname()[0] if remote else ""
         resources = self._resources
         config, inherit = resources.acquire(address)
+        config = msgspec.structs.replace(config, restarted=self._served)
         stores = config.kv_store is not None
         here = self._run.local_ranks
         for process in self._processes.spawn_ranks(here, resources.threads, inherit, kv_sockets=stores):

@@ -30,11 +30,14 @@ async def list_models(
 
 
 async def known_models(
-    bus: Bus, *, timeout_s: float, caller: Caller | None = None, wait_s: float = 0.0
+    bus: Bus, *, timeout_s: float, caller: Caller | None = None, wait_s: float = 0.0, tenant: str = ""
 ) -> ModelList:
-    """The models that can be routed to, and those whose groups are all away; like `list_models`."""
+    """The models that can be routed to, and those whose groups are all away; like `list_models`.
+
+    With `tenant` only what that tenant may use; of a caller outside its own tenant counts.
+    """
     subject = subjects.models(caller)
-    return await call(bus, subject, ListModels(), ModelList, timeout_s=timeout_s, wait_s=wait_s)
+    return await call(bus, subject, ListModels(tenant=tenant), ModelList, timeout_s=timeout_s, wait_s=wait_s)
 
 
 def offered_state(model: str, known: ModelList) -> ModelState | None:

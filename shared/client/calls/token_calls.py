@@ -16,7 +16,7 @@ from shared.client.calls.model_list import (
     unknown_model,
     usable_names,
 )
-from shared.errors import RyzError, Unavailable
+from shared.errors import ModelNotFound, RyzError, Unavailable
 from shared.flow.backoff import Backoff
 from shared.messages import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery, Wire
 from shared.subjects import Caller
@@ -48,7 +48,7 @@ async def tokenize(
     """
     subject = subjects.tokenize(query.model, caller)
     ask = partial(call, bus, subject, query, Tokenized, timeout_s=timeout_s)
-    return await _wait_for_group(bus, query.model, ask, timeout_s=timeout_s, caller=caller, wait_s=wait_s)
+    return await _wait_for_group(bus, query, ask, timeout_s=timeout_s, caller=caller, wait_s=wait_s)
 
 
 async def detokenize(
@@ -57,12 +57,12 @@ async def detokenize(
     """The text of tokens; raises what `tokenize` raises."""
     subject = subjects.detokenize(query.model, caller)
     ask = partial(call, bus, subject, query, Detokenized, timeout_s=timeout_s)
-    return await _wait_for_group(bus, query.model, ask, timeout_s=timeout_s, caller=caller, wait_s=wait_s)
+    return await _wait_for_group(bus, query, ask, timeout_s=timeout_s, caller=caller, wait_s=wait_s)
 
 
 async def _wait_for_group(
     bus: Bus,
-    model: str,
+    query: TokenizeQuery | DetokenizeQuery,
     ask: Callable[[], Awaitable[M]],
     *,
     timeout_s: float,
@@ -75,9 +75,12 @@ async def _wait_for_group(
     while True:
         try:
             return await ask()
-        except NoResponders:
+        except (
+            NoResponders,
+            ModelNotFound,
+        ):  # the second: the tenant may not use it, as if it were not there
             pass
-        refusal = await _refusal(bus, model, timeout_s=timeout_s, caller=caller)
+        refusal = await _refusal(bus, query, timeout_s=timeout_s, caller=caller)
         pause_s = pauses.next_s()
         hopeless = not isinstance(refusal, Unavailable) or refusal.data.get("reason") in _NOT_WAITED_FOR
         if hopeless or loop.time() + pause_s > until:
@@ -85,10 +88,13 @@ async def _wait_for_group(
         await asyncio.sleep(pause_s)
 
 
-async def _refusal(bus: Bus, model: str, *, timeout_s: float, caller: Caller | None) -> RyzError:
-    """The error for a model of which no leader listens."""
+async def _refusal(
+    bus: Bus, query: TokenizeQuery | DetokenizeQuery, *, timeout_s: float, caller: Caller | None
+) -> RyzError:
+    """The error for a model of which no leader listens, or whose leaders do not answer this tenant."""
+    model = query.model
     try:
-        known = await known_models(bus, timeout_s=timeout_s, caller=caller)
+        known = await known_models(bus, timeout_s=timeout_s, caller=caller, tenant=query.tenant)
     except NoResponders:
         return Unavailable(
             f"no group of model {model!r} answers, and no router tells which models there are",

@@ -26,28 +26,28 @@ def check_loading(error: RyzError) -> None:
 async def test_a_model_that_is_asked_for() -> None:
     cards: list[ModelCard] = []
 
-    async def known() -> ModelList:
+    async def known(_: str) -> ModelList:
         return ModelList(models=cards, away=["second"] if cards else [])
 
     served = ServedModels(known, no_aliases())
     with pytest.raises(Unavailable) as loading:
-        await served.find("demo")
+        await served.find("demo", "default")
     check_loading(loading.value)
     cards.append(CARD)
-    assert (await served.find("demo")).card == CARD
+    assert (await served.find("demo", "default")).card == CARD
     with pytest.raises(ModelNotFound):
-        await served.find("other")
+        await served.find("other", "default")
     with pytest.raises(Unavailable, match="'second' is ready now") as loading:
-        await served.find("second")
+        await served.find("second", "default")
     check_loading(loading.value)
-    assert [one.card for one in await served.list_all()] == [CARD]
+    assert [one.card for one in await served.list_for("default")] == [CARD]
 
 
 @pytest.mark.asyncio
 async def test_a_model_has_its_own_aliases() -> None:
     other = ModelCard(name="other", context_length=128)
 
-    async def known() -> ModelList:
+    async def known(_: str) -> ModelList:
         return ModelList(models=[CARD, other])
 
     async def names() -> list[str]:
@@ -55,9 +55,9 @@ async def test_a_model_has_its_own_aliases() -> None:
 
     aliases = ModelAliases({"x-*": "other", "gpt": "demo", "small": "demo"}, names)
     served = ServedModels(known, aliases)
-    assert [one.aliases for one in await served.list_all()] == [["gpt", "small"], ["x-*"]]
-    assert (await served.find("x-1")).card == other
-    assert (await served.find("small")).card == CARD
+    assert [one.aliases for one in await served.list_for("default")] == [["gpt", "small"], ["x-*"]]
+    assert (await served.find("x-1", "default")).card == other
+    assert (await served.find("small", "default")).card == CARD
 
 
 @pytest.mark.asyncio
@@ -68,23 +68,23 @@ async def test_models_that_hosts_offer_stand_beside_the_ready_ones() -> None:
         state_of("beta", "loading"),
     ]
 
-    async def known() -> ModelList:
+    async def known(_: str) -> ModelList:
         return ModelList(models=[CARD], offered=offered)
 
     async def names() -> list[str]:
         return ["demo", "zeta"]
 
     served = ServedModels(known, ModelAliases({"gpt": "zeta"}, names))
-    listed = await served.list_all()
+    listed = await served.list_for("default")
     assert [(one.card.name, one.ready) for one in listed] == [
         ("demo", True), ("beta", False), ("zeta", False)
     ]  # fmt: skip
     assert [one.aliases for one in listed] == [["d"], [], ["gpt", "z"]]
     assert listed[0].card is CARD  # with its fingerprint
     for name in ("zeta", "z", "gpt"):
-        assert (await served.find(name)).card.name == "zeta"
+        assert (await served.find(name, "default")).card.name == "zeta"
     with pytest.raises(ModelNotFound, match="models that are served: demo, zeta, beta"):
-        await served.find("other")
+        await served.find("other", "default")
 
 
 def test_a_session_may_begin_with_a_model_that_is_asleep() -> None:

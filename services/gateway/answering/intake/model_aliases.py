@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from services.gateway.answering.intake.adapter_names import AdapterNames
 from shared.adapters.register import AdapterRegister
 from shared.errors import ModelNotFound, RyzError
+from shared.messages.base import DEFAULT_TENANT
 
 _SHOWN = 128  # characters of a name in an error
 _REFRESH_S = 1.0  # between two questions for the models that are served
@@ -104,15 +105,20 @@ class ModelAliases:
         return name in self._served
 
 
-def alias_named(error: RyzError, asked: str, model: str) -> RyzError:
+def alias_named(error: RyzError, asked: str, model: str, tenant: str) -> RyzError:
     """Returns the error of a model that is not served, with the alias by which it was asked for.
 
     Args:
         asked: The name in the request; empty: it was not read.
         model: The model's real name. Without an alias, and for other errors, the error stays the same.
+        tenant: Whose request it is. Where there are several, the model may be for others, and is not named.
     """
     if not asked or asked == model or not isinstance(error, ModelNotFound):
         return error
+    if tenant != DEFAULT_TENANT:
+        return ModelNotFound(
+            error.message.replace(repr(model[:_SHOWN]), repr(asked[:_SHOWN]), 1), **error.data
+        )
     meaning = f"{asked[:_SHOWN]!r} means {model[:_SHOWN]!r} here"
     served = error.message.partition("; ")[2]
     return ModelNotFound(f"{meaning}, which no group serves; {served or 'see /v1/models'}", **error.data)

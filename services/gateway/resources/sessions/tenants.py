@@ -87,7 +87,7 @@ class TenantSessions:
 
     async def create(self, tenant: str, body: NewSession) -> SessionObject:
         """Creates a session; raises `Conflict` if it exists."""
-        model = await self._model_of(body)
+        model = await self._model_of(tenant, body)
         messages, now_ms = messages_of(body.messages), now_in_ms()
         system = next((one.content for one in messages if one.role == "system"), "")
         first = next((one.content for one in messages if one.role == "user"), "")
@@ -103,22 +103,22 @@ class TenantSessions:
         summary = await self.admin.create(record, pinned_group=body.pinned_group or "")
         return session_object(summary, now_ms)
 
-    async def _model_of(self, body: NewSession) -> str:
+    async def _model_of(self, tenant: str, body: NewSession) -> str:
         asked = body.model
         name = asked if asked is None else await self._context.aliases.real_name(asked)
-        known = await self._known_models()
+        known = await self._known_models(tenant)
         try:
             if name is not None and (base := await self._context.aliases.base_of(name)) != name:
                 chosen_model(base, known)
                 return name
             return chosen_model(name, known)
         except RyzError as error:
-            raise alias_named(error, asked or "", name or "") from None
+            raise alias_named(error, asked or "", name or "", tenant) from None
 
     async def export(self, tenant: str, session_id: str) -> tuple[str, bytes]:
         """The name of a session's file, and its bytes."""
         record = await self.admin.record(tenant, session_id)
-        cards = {card.name: card for card in (await self._known_models()).models}
+        cards = {card.name: card for card in (await self._known_models(tenant)).models}
         card = cards.get(record.model)
         fingerprint, now_ms = card.fingerprint if card else "", now_in_ms()
         raw = await self._files.run_queued(
@@ -144,7 +144,7 @@ class TenantSessions:
         settings = self._context.settings
         values = exported_file.max_values(settings.session_max_bytes, settings.constants.max_body_values)
         content = await self._files.run_queued(tenant, lambda: exported_file.read_session(raw, values))
-        card = exported_file.served_by(content, await self._known_models())
+        card = exported_file.served_by(content, await self._known_models(tenant))
         now_ms = now_in_ms()
         record = exported_file.imported_record(
             content, tenant, session_id or content.session_id, card, now_ms

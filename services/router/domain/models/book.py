@@ -2,7 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from services.router.domain.decision import Refusal
+from msgspec.structs import replace
+
+from services.router.domain.decision import FleetView, Refusal
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.models.activity import GroupActivity
 from services.router.domain.models.control_state import ModelFleet
@@ -10,7 +12,9 @@ from services.router.domain.models.demand import DemandBook
 from services.router.domain.models.offered import OfferedModels
 from services.router.domain.models.refusals import refuse_away, refuse_offered, unknown_model
 from services.router.domain.models.states import all_states, loading_for_s, parked, state_of
-from shared.messages import HostReport, ModelState
+from services.router.domain.models.tenants import ModelTenants
+from services.router.domain.policies.base import no_ready_group
+from shared.messages import HostReport, ModelList, ModelState
 
 
 @dataclass(slots=True)
@@ -23,6 +27,7 @@ class ModelBook:
 
     offered: OfferedModels = field(default_factory=OfferedModels)
     demand: DemandBook = field(default_factory=DemandBook)
+    tenants: ModelTenants = field(default_factory=ModelTenants)
     activity: GroupActivity = field(default_factory=GroupActivity)
     too_large: dict[str, str] = field(default_factory=dict)
 
@@ -38,6 +43,34 @@ class ModelBook:
     def states(self, fleet: Fleet, now: float) -> list[ModelState]:
         """The states of all models that are offered."""
         return all_states(self.offered, fleet, self.demand, now)
+
+    def list_for(self, tenant: str, fleet: Fleet, now: float) -> ModelList:
+        """What can be routed to, what is away and what hosts offer.
+
+        Args:
+            tenant: Only what it may use, without the names of other tenants; empty: everything.
+        """
+        models = fleet.models(now)
+        away = {group.heartbeat.model.name for group in fleet.groups()}.union(self.offered.away())
+        known = ModelList(
+            models=models,
+            away=sorted(away.difference(card.name for card in models)),
+            offered=self.states(fleet, now),
+        )
+        return self._only_for(tenant, known, fleet) if tenant else known
+
+    def _only_for(self, tenant: str, known: ModelList, fleet: Fleet) -> ModelList:
+        return ModelList(
+            models=[
+                replace(card, tenants=[]) for card in known.models if self.admits(card.name, tenant, fleet)
+            ],
+            away=[name for name in known.away if self.admits(name, tenant, fleet)],
+            offered=[
+                replace(state, card=replace(state.card, tenants=[]))
+                for state in known.offered
+                if self.admits(state.card.name, tenant, fleet)
+            ],
+        )
 
     def view(self, fleet: Fleet, now: float) -> ModelFleet:
         """What the controller decides on."""
@@ -61,12 +94,20 @@ class ModelBook:
             return True
         return any(group.heartbeat.model.name == model for group in fleet.groups())
 
-    def unknown(self, model: str, fleet: Fleet, now: float) -> Refusal | None:
-        """The refusal of a request for a model that is not offered; None where hosts offer no models."""
+    def admits(self, model: str, tenant: str, fleet: Fleet) -> bool:
+        """Whether a tenant may use a model: all its groups and hosts let it."""
+        return self.tenants.admits(model, tenant, fleet) and self.offered.admits(model, tenant)
+
+    def unknown(self, model: str, tenant: str, fleet: Fleet, now: float) -> Refusal:
+        """The refusal of a request for a model that is not there, or that its tenant may not use.
+
+        It is the same for both, and names the models that the tenant may use.
+        """
+        served = [card.name for card in fleet.models(now) if self.admits(card.name, tenant, fleet)]
         if not self.offered:
-            return None
-        served = {card.name for card in fleet.models(now)}
-        return unknown_model(model, sorted(served.union(self.offered.names())))
+            return no_ready_group(FleetView(model, models=served))
+        offered = {name for name in self.offered.names() if self.admits(name, tenant, fleet)}
+        return unknown_model(model, sorted(offered.union(served)))
 
     def expire(self, now: float) -> list[str]:
         """Drops what is too old; returns hosts that are gone."""

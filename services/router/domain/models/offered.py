@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from shared.messages import HostReport, OfferedModel
+from shared.messages import HostReport, ModelCard, OfferedModel
 
 SILENT_S = 4.0  # a host that has reported nothing for so long is gone: reports come once a second
 AWAY_S = 60.0  # its models are known for so long: it may be frozen, or its machine too busy to report
@@ -29,7 +29,7 @@ class OfferedModels:
     def __init__(self) -> None:
         self._hosts: dict[str, HostView] = {}
         self._offers: dict[str, list[tuple[HostView, OfferedModel]]] = {}
-        self._away: dict[str, float] = {}  # models of silent hosts, with the time until which they are known
+        self._away: dict[str, tuple[ModelCard, float]] = {}  # of silent hosts, with the time of their end
 
     def __bool__(self) -> bool:
         return bool(self._hosts)
@@ -57,16 +57,22 @@ class OfferedModels:
         gone = [name for name, host in self._hosts.items() if now - host.heard_at > SILENT_S]
         for name in gone:
             for offer in self._hosts.pop(name).report.models:
-                self._away[offer.card.name] = now + AWAY_S
+                self._away[offer.card.name] = offer.card, now + AWAY_S
         if gone:
             self._index()
-        for model in [model for model, until in self._away.items() if until <= now]:
+        for model in [model for model, (_, until) in self._away.items() if until <= now]:
             del self._away[model]
         return gone
 
     def away(self) -> list[str]:
         """Models that only hosts offer that are silent now, sorted."""
         return sorted(self._away.keys() - self._offers.keys())
+
+    def admits(self, model: str, tenant: str) -> bool:
+        """Whether all hosts that offer a model, or did until they fell silent, let a tenant use it."""
+        if model in self._away:
+            return self._away[model][0].admits(tenant)
+        return all(offer.card.admits(tenant) for _, offer in self.offers(model))
 
     def hosts(self) -> list[HostView]:
         """All hosts, in the order of their names."""

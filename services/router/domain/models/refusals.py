@@ -52,5 +52,7 @@ def refuse_away(model: str) -> Refusal:
 
 def unknown_model(model: str, names: list[str]) -> Refusal:
     """The refusal of a request for a model that no host offers and no group serves."""
-    message = f"no host offers model {model!r}, and no group serves it; models that are: {', '.join(names)}"
+    message = (
+        f"no host offers model {model[:128]!r}, and no group serves it; models that are: {', '.join(names)}"
+    )
     return Refusal("model_not_found", "unknown_model", message, param="model")

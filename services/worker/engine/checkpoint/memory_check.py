@@ -127,6 +127,11 @@ def all_weight_bytes(
     )
 
 
+def least_tokens(run: EngineRunConfig, shape: ModelConfig) -> int:
+    """The part of the KV cache that the longest request needs, in tokens; no limit of the cache is lower."""
+    return min(run.kv_cache_tokens, shape.context_length) or BLOCK_SIZE
+
+
 def require_room(
     run: EngineRunConfig,
     shape: ModelConfig,
@@ -134,12 +139,14 @@ def require_room(
     *,
     native: bool,
     mapped: bool = False,
+    restarted: bool = False,
 ) -> None:
     """Refuses weights and a KV cache that do not fit, for the ranks on the leader's machine.
 
     Args:
         mapped: The packed weights lie in files. They need no memory of this group: the system has their pages
             already, for another group, or takes them back when memory is short.
+        restarted: See `RankConfig`; only kernels take no more of a KV cache than is used.
 
     Raises:
         ModelError: The machine is too small.
@@ -147,33 +154,40 @@ def require_room(
     """
     weights = all_weight_bytes(run, shape, tensors, native=native)
     half = run.kv_dtype == "fp16" or (run.kv_dtype == "auto" and run.precision in HALF_KV)
-    tokens = run.kv_cache_tokens or BLOCK_SIZE
     cold = cold_zone(run, shape.num_layers)
-    sliding = 0
-    if any(shape.windows):
-        least = least_blocks(max(shape.windows), run.token_budget, run.max_running)
-        sliding = sliding_blocks(-(-tokens // BLOCK_SIZE), least)
-    cache = cache_bytes(
-        shape,
-        run.tensor_parallel,
-        tokens,
-        "fp16" if half else "fp32",
-        cold=cold,
-        max_running=run.max_running,
-        num_sliding=sliding,
-    )
+
+    def cache_of(tokens: int) -> int:
+        sliding = 0
+        if any(shape.windows):
+            least = least_blocks(max(shape.windows), run.token_budget, run.max_running)
+            sliding = sliding_blocks(-(-tokens // BLOCK_SIZE), least)
+        count = cache_bytes(
+            shape,
+            run.tensor_parallel,
+            tokens,
+            "fp16" if half else "fp32",
+            cold=cold,
+            max_running=run.max_running,
+            num_sliding=sliding,
+        )
+        held = shape.held_kv_heads(run.local_ranks, run.tensor_parallel)
+        return count * held // shape.held_kv_heads(run.tensor_parallel, run.tensor_parallel)
+
+    tokens = run.kv_cache_tokens or BLOCK_SIZE
+    cache = cache_of(tokens)
+    now = cache_of(least_tokens(run, shape)) if native and restarted else cache
     here, world = run.local_ranks, run.tensor_parallel
     weights = ceil(weights * weight_share(shape, range(here), world))
-    cache = cache * shape.held_kv_heads(here, world) // shape.held_kv_heads(world, world)
     free, total = available_bytes(), total_bytes()
-    if weights + cache <= total and cache + (0 if mapped else weights) <= free:
+    if weights + cache <= total and now + (0 if mapped else weights) <= free:
         return
     what = f"the weights of {run.model} need {_size(weights)}"
     remedy = "give the worker more memory or serve a smaller model"
     if native and run.precision != "int8":
         remedy = f"set precision=int8, {remedy}"
     if run.kv_cache_tokens:
-        what += f" and kv_cache_tokens={run.kv_cache_tokens} needs {_size(cache)}"
+        needed = _size(now if weights + cache <= total else cache)
+        what += f" and kv_cache_tokens={run.kv_cache_tokens} needs {needed}"
         remedy = f"set a smaller kv_cache_tokens, {remedy}"
     if weights + cache > total:
         raise ModelError(f"{what}, but there are {_size(total)} of memory in all; {remedy}")

@@ -136,6 +136,7 @@ def _load_backend(
             checkpoint.table.tensors,
             native=native_everywhere,
             mapped=packed is not None and packed.have_files(config.run.local_ranks),
+            restarted=config.restarted,
         )
     if not native_everywhere or native is None:
         model, rank, world = Decoder(checkpoint, shape, collectives), collectives.rank, collectives.world

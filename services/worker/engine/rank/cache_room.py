@@ -2,7 +2,7 @@
 
 import torch
 
-from services.worker.engine.checkpoint.memory_check import MemoryShort
+from services.worker.engine.checkpoint.memory_check import MemoryShort, least_tokens
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.plain.device import gpu_memory
@@ -59,6 +59,10 @@ def _sizes(config: RankConfig, shape: ModelConfig, backend: ComputeBackend) -> P
         count = -(-run.kv_cache_tokens // BLOCK_SIZE)
     sizes = PoolSizes(count, _sliding(config, shape, count) if sliding else 0)
     needed = (backend.cache_bytes(sizes) - backend.hot_bytes) * here // own
+    if config.restarted and not backend.why_plain and not backend.placement.on_gpu:
+        count = -(-least_tokens(run, shape) // BLOCK_SIZE)
+        fewest = PoolSizes(count, _sliding(config, shape, count) if sliding else 0)
+        needed = min(needed, (backend.cache_bytes(fewest) - backend.hot_bytes) * here // own)
     if run.kv_cache_tokens and needed > free:
         raise MemoryShort(
             f"kv_cache_tokens={run.kv_cache_tokens} needs {needed / 2**30:.1f} GiB, but after "

@@ -9,12 +9,13 @@ from services.worker.leader.engine_state import EngineState
 from services.worker.leader.fleet.work_gate import WorkGate
 from services.worker.leader.kv_tier.block_naming import name_blocks
 from services.worker.leader.kv_tier.kv_tier import KVTier
+from services.worker.leader.sessions.peer_turns import PeerTurns
 from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from shared import codec, kv_hash
 from shared.bus.api import Message
 from shared.errors import InvalidRequest, SessionNotFound
-from shared.messages import SessionFound, SessionGet, SessionGone, Warmed, WarmSession
+from shared.messages import SessionFound, SessionGet, SessionGone, TurnState, Warmed, WarmSession
 
 MAX_WARMING = 8  # sessions that are fetched at once because of calls
 MAX_WARMS = 256  # calls to warm a session that may wait
@@ -32,6 +33,7 @@ class LeaderSessionCalls:
         gate: WorkGate,
         *,
         announcer: TurnAnnouncer,
+        peer_turns: PeerTurns,
     ) -> None:
         self._context = context
         self._engine = engine
@@ -39,6 +41,7 @@ class LeaderSessionCalls:
         self._sessions = sessions
         self._gate = gate
         self._announcer = announcer
+        self._peer_turns = peer_turns
 
     async def warm_session(self, asked: WarmSession, _: Message) -> Warmed:
         """Fetches the blocks of a session, and announces to routers that the session is here now.
@@ -73,8 +76,10 @@ class LeaderSessionCalls:
             fetched_tokens=fetched * kv_hash.BLOCK_TOKENS,
         )
 
-    async def find_record(self, asked: SessionGet, _: Message) -> SessionFound:
-        """Returns what this leader knows of a session, for a leader that cannot read it from the store."""
+    async def find_record(self, asked: SessionGet, _: Message) -> SessionFound | TurnState:
+        """Returns what this leader knows of a session or of its turns, for a leader that has the next one."""
+        if asked.said:
+            return self._peer_turns.answer(asked)
         record = self._sessions.vouched(asked.tenant, asked.session_id)
         if record is None:
             raise SessionNotFound(f"group {self._context.group} knows no session {asked.session_id!r}")

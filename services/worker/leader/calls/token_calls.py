@@ -11,7 +11,7 @@ from services.worker.leader.intake.sequence_builder import SequenceBuilder
 from services.worker.text.tokenizer import Tokenizer
 from shared import codec
 from shared.bus.api import Message
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, ModelNotFound
 from shared.messages import Detokenized, DetokenizeQuery, GenerateRequest, Tokenized, TokenizeQuery
 from shared.subjects import tenant_of
 
@@ -50,7 +50,9 @@ class TokenCalls:
             InvalidRequest: The prompt is wrong.
             ContextLengthExceeded: It is so long that it cannot fit into the context.
             DeadlineExceeded: It took too long.
+            ModelNotFound: The tenant may not use the model.
         """
+        tenant = self._admitted(query, message)
         request = GenerateRequest(
             request_id="tokenize",
             model=query.model,
@@ -59,7 +61,7 @@ class TokenCalls:
             tools=query.tools,
             template=query.template,
             continues=query.continues,
-            tenant=tenant_of(message.subject, query.tenant),
+            tenant=tenant,
         )
         self._builder.check_request(request)
         form = PromptForm(query.special_tokens, query.generation_prompt)
@@ -86,7 +88,9 @@ class TokenCalls:
         Raises:
             InvalidRequest: The model does not have all of the token ids.
             DeadlineExceeded: It took too long.
+            ModelNotFound: The tenant may not use the model.
         """
+        tenant = self._admitted(query, message)
         tokens, size = codec.unpack_tokens(query.token_ids), self._vocabulary.vocab_size
         if tokens and max(tokens) >= size:
             raise InvalidRequest(
@@ -95,9 +99,16 @@ class TokenCalls:
         if len(tokens) <= INLINE_TOKENS:
             return Detokenized(text=self._vocabulary.decode(tokens))
         text = await self._prompts.threads.run_in_thread(
-            tenant_of(message.subject, query.tenant), lambda: self._vocabulary.decode(tokens), _NOT_MADE
+            tenant, lambda: self._vocabulary.decode(tokens), _NOT_MADE
         )
         return Detokenized(text=text)
+
+    def _admitted(self, query: TokenizeQuery | DetokenizeQuery, message: Message) -> str:
+        """Whose query it is; for a tenant that may not use the model there is none."""
+        tenants, tenant = self._context.tenants, tenant_of(message.subject, query.tenant)
+        if tenants and tenant not in tenants:
+            raise ModelNotFound(f"no group serves model {query.model!r}", param="model")
+        return tenant
 
     async def _spellings(self, tenant: str, tokens: list[int]) -> list[TokenSpelling]:
         def spellings() -> list[TokenSpelling]:

@@ -76,6 +76,7 @@ class GroupDescription:
                 created_s=self._created_s,
                 chat=self._model.template is not None,
                 sampling=self._model.sampling,
+                tenants=list(self._model.tenants),
             ),
             load=msgspec.structs.replace(table.load(), tokens_per_s=rate),
             tensor_parallel=options.tensor_parallel,

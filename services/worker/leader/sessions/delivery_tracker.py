@@ -23,6 +23,16 @@ class DeliveryTracker:
         self._confirm_s = confirm_s
         self._open = TenantEntries[tuple[str, asyncio.Event]](MAX_SESSIONS)
 
+    @property
+    def confirm_s(self) -> float:
+        """Seconds that a gateway has for a confirmation."""
+        return self._confirm_s
+
+    def undelivered(self, tenant: str, session_id: str) -> str:
+        """Returns the request of the session's last turn here if its delivery is not confirmed yet."""
+        found = self._open.get(tenant, session_id)
+        return found[0] if found is not None else ""
+
     def expect_delivery(self, request: GenerateRequest) -> None:
         """Expects a confirmation of a turn that has ended, if its gateway confirms."""
         if request.session is None:

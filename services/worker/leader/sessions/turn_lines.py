@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from services.worker.domain.generation.generation import Generation
 from shared.errors import Conflict, Overloaded
+from shared.messages import GenerateRequest
 
 Key = tuple[str, str]  # tenant, session id
 
@@ -53,6 +54,16 @@ class TurnLines:
     def num_waiting(self) -> int:
         """Turns that wait for another one."""
         return sum(len(line.waiting) for line in self._lines.values())
+
+    @property
+    def wait_s(self) -> float:
+        """See `TurnLimits.wait_s`."""
+        return self._limits.wait_s
+
+    def running(self, tenant: str, session_id: str) -> GenerateRequest | None:
+        """Returns the request of the session's turn that has its history and runs; None: none does."""
+        line = self._lines.get((tenant, session_id))
+        return line.owner.request if line is not None and line.owner.turn is not None else None
 
     def enter_now(self, generation: Generation) -> bool:
         """Enters if no turn of the session runs, as for a new session; returns whether it did."""

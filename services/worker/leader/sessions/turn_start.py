@@ -12,7 +12,7 @@ from services.worker.domain.generation.turn_context import (
     repeats,
     turn_of,
 )
-from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
+from services.worker.leader.sessions.peer_turns import PeerTurns
 from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLines
 from shared.errors import Unavailable
@@ -27,13 +27,13 @@ class TurnStarter:
 
     Args:
         lines: Lets one turn of a session run at a time.
-        deliveries: Know which answers did not reach their callers.
+        peers: Know which turns run, and which answers did not reach their callers, in any group.
     """
 
-    def __init__(self, lines: TurnLines, records: SessionRecords, deliveries: DeliveryTracker) -> None:
+    def __init__(self, lines: TurnLines, records: SessionRecords, peers: PeerTurns) -> None:
         self._lines = lines
         self._records = records
-        self._deliveries = deliveries
+        self._peers = peers
 
     @staticmethod
     def needs_lookup(request: GenerateRequest) -> bool:
@@ -68,7 +68,10 @@ class TurnStarter:
         assert session is not None
         assert messages is not None
         record: SessionRecord | None = None
-        needed = appends(messages, session) or session.must_exist or session.if_version >= 0
+        adds = appends(messages, session)
+        needed = adds or session.must_exist or session.if_version >= 0
+        if last_group and adds and not (request.attempt or request.call_key or request.continues):
+            await self._peers.wait_for_same(request, last_group)
         try:
             record = await self._read_history(request.tenant, session.session_id, last_group, needed=needed)
         except Unavailable:
@@ -82,7 +85,7 @@ class TurnStarter:
         check_conditions(session, record)
         if record is None or request.call_key or request.continues or not repeats(messages, session, record):
             return turn
-        lost = await self._deliveries.was_lost(request.tenant, session.session_id, record.last_request)
+        lost = await self._peers.was_lost(record)
         return (in_place_of_last(messages, session, record) or turn) if lost else turn
 
     async def _read_history(

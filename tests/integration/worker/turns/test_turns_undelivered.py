@@ -39,6 +39,29 @@ async def test_a_turn_whose_stream_was_cut_and_ran_on_is_there_once(fleet: Turns
     assert replaced == 8
 
 
+@pytest.mark.parametrize("pause_s", [0.0, 1.0], ids=["while it runs", "when it has ended"])
+async def test_a_turn_that_another_group_gets_again_is_there_once(fleet: TurnsFleet, pause_s: float) -> None:
+    for was_at, index in (("g0", 0), ("g1", 1)):
+        session, other = f"moved-{pause_s}-{was_at}", {"g0": "g1", "g1": "g0"}[was_at]
+        await fleet.turn("zero", session)
+        async with fleet.http() as http:
+            (await http.post(f"/v1/sessions/{session}/pin", json={"group": was_at})).raise_for_status()
+            headers = {"X-Session-Id": session, "X-Stream-Grace": "10"}
+            asked = body("one", max_tokens=3 * LONG, stream=True)
+            async with http.stream("POST", "/v1/chat/completions", json=asked, headers=headers) as answer:
+                assert answer.headers["x-ryz-group"] == was_at
+                async for _ in answer.aiter_raw():
+                    break
+            await asyncio.sleep(pause_s)
+            (await http.post(f"/v1/sessions/{session}/pin", json={"group": other})).raise_for_status()
+        again = await fleet.turn("one", session, index=index, max_tokens=LONG)
+        assert again.headers["x-ryz-group"] == other
+        assert again.headers["x-ryz-session"].endswith("stored; replaced"), dict(again.headers)
+        assert await fleet.said(session) == ["zero", "one"]
+        after = await fleet.turn("one", session)  # its answer was delivered, so this one is another turn
+        assert after.json()["session"]["turns"] == 3
+
+
 async def test_a_turn_whose_gateway_was_killed_is_there_once(fleet: TurnsFleet) -> None:
     for number, stream in enumerate((False, True)):
         session = f"gateway-{number}"

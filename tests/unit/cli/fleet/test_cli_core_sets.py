@@ -88,7 +88,7 @@ def test_no_core_is_reserved_twice_or_used_by_others(
     ("fields", "said"),
     [
         ({"cores": 4}, "of 4 cores one is for the other services: reserve fewer"),
-        ({"cores": 2, "groups": 2}, "of 4 cores one is for the other services: reserve fewer"),
+        ({"cores": 2, "groups": 2}, "reserve fewer; these are for each of 2 groups"),
         ({"cores": 1, "tensor_parallel": 2}, "the ranks of a group compute with 2 threads: reserve as many"),
         ({"cores": 2, "threads": 3}, "the ranks of a group compute with 3 threads: reserve as many"),
     ],

@@ -36,6 +36,7 @@ def test_an_entry_has_what_the_file_says_and_the_name_of_its_source(tmp_path: Pa
         [[models]]
         source = "demo"
         aliases = ["gpt-4o", "small-*"]
+        tenants = ["acme", "own_2"]
         sampling = { temperature = 0.2, top_k = 40 }
 
         [[models]]
@@ -46,6 +47,7 @@ def test_an_entry_has_what_the_file_says_and_the_name_of_its_source(tmp_path: Pa
         sleep_after_s = 600
         priority = -3
         groups = 3
+        min_groups = 2
         tensor_parallel = 2
         threads = 0
         cores = 2
@@ -57,14 +59,15 @@ def test_an_entry_has_what_the_file_says_and_the_name_of_its_source(tmp_path: Pa
     options = UpOptions(models=file, kernels="plain")
     first, second = checked_models(options, declare(options, {}), pull=False)
     assert (first.name, first.entry.aliases) == ("demo", ("gpt-4o", "small-*"))
+    assert first.entry.tenants == ("acme", "own_2")
     assert first.entry.sampling == "temperature=0.2,top_k=40"
     assert first.path == second.path
     assert second.entry.model_dump(exclude={"source"}) == {
-        "name": "second", "aliases": (), "adapters": (), "draft_model": "", "tool_format": "",
-            "sampling": "openai",
-        "groups": 3, "tensor_parallel": 2, "threads": 0, "cores": 2, "precision": "fp32",
-            "kv_cache_tokens": 0, "kv_cache_min_tokens": 4096, "load": "demand", "pinned": False,
-            "priority": -3, "sleep_after_s": 600.0,
+        "name": "second", "aliases": (), "adapters": (), "tenants": (), "draft_model": "",
+        "tool_format": "",
+        "sampling": "openai", "groups": 3, "min_groups": 2, "tensor_parallel": 2, "threads": 0, "cores": 2,
+        "precision": "fp32", "kv_cache_tokens": 0, "kv_cache_min_tokens": 4096, "load": "demand",
+        "pinned": False, "priority": -3, "sleep_after_s": 600.0,
     }  # fmt: skip
 
 
@@ -174,6 +177,9 @@ def test_nothing_is_fetched_for_a_file_with_a_mistake(
         ("[[models]]\nsource = ''", "2: model 1: `source` is empty: give a name"),
         ("[[models]]\nsource = 'demo'\naliases = 'a'", '3: demo: `aliases` must be a list, such as `["one'),
         ("[[models]]\nsource = 'demo'\naliases = ['a,b']", "3: demo: `aliases`: 'a,b' is no alias: it"),
+        ("[[models]]\nsource = 'demo'\ntenants = []", "3: demo: `tenants`: an empty list lets no tenant"),
+        ("[[models]]\nsource = 'demo'\ntenants = ['a', 'a']", "3: demo: `tenants`: 'a' is there twice"),
+        ("[[models]]\nsource = 'demo'\ntenants = ['a.b']", "3: demo: `tenants` must be letters, digits,"),
         ("[[models]]\nsource = 'demo'\nzzz = 1", "3: demo: `zzz` is no field of a model; there are"),
         ("models = [{source = 'demo', zzz = 1}]", "1: demo: `zzz` is no field of a model"),
         ("[[models]]\nsource = 'hf:nonsense'", "2: hf:nonsense: hf:nonsense is no model's name on the Hub"),
@@ -233,6 +239,7 @@ def test_lines_are_those_of_tables_and_keys_and_not_of_what_is_inside_values() -
         ({"precision": "int8", "groups": 2}, {}, r"`--groups` and `--precision` \(RYZ_PRECISION\) and"),
         ({"draft_model": Path("demo")}, {}, r"`--draft-model` \(RYZ_DRAFT_MODEL\) and"),
         ({"kv_cache_tokens": 0}, {}, r"`--kv-cache-tokens`"),
+        ({}, {"RYZ_MODEL_TENANTS": "a"}, "write `tenants` of the models in the file"),
         ({}, {"RYZ_MODEL_ALIASES": "a=demo"}, "write the names as `aliases` of their models in the file"),
     ],
 )  # fmt: skip
@@ -262,7 +269,8 @@ def test_several_models_of_options_are_all_looked_for() -> None:
     first, second = str(refused.value).splitlines()
     assert first.startswith("demo: the name 'demo' is that of another model: in a models file")
     assert second.startswith("nothing: There is no file or directory nothing")
-    one = declare(UpOptions(model_name="mine"), {"RYZ_MODEL": "./demo"})
+    one = declare(UpOptions(model_name="mine"), {"RYZ_MODEL": "./demo", "RYZ_MODEL_TENANTS": "a,b"})
+    assert one.entries[0].tenants == ("a", "b")
     assert one.entries[0].source == str(Path("demo").absolute())
     assert one.entries[0].name == "mine"
     assert declare(UpOptions(), {}).is_open

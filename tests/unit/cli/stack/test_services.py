@@ -16,7 +16,7 @@ from cli.console import CommandError
 from cli.stack.state import StackState, StateDir, start_time
 from cli.stack.supervision.process import ServiceProcess, ServiceSpec, explain_exit
 from cli.stack.supervision.stack import Stack
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 POLITE = "trap 'echo {name} >> {ended}; exit 0' TERM; touch {ready}; while :; do sleep 0.02; done"
 STUBBORN = "trap '' TERM; touch {ready}; while :; do sleep 0.02; done"
@@ -150,6 +150,27 @@ async def test_a_dead_service_is_started_again(bench: Bench) -> None:
         "service died (killed by SIGKILL); starting it again in 0.2 s",
         "service is ready again",
     ]
+
+
+async def test_a_service_that_is_killed_while_it_starts_is_started_again(
+    bench: Bench, tmp_path: Path
+) -> None:
+    ready = tmp_path / "ready"
+
+    async def probe() -> bool:
+        return ready.exists()
+
+    stack = bench.stack(bench.spec("slow", probe=probe))
+    starting = asyncio.create_task(stack.start(timeout_s=PATIENCE_S))
+    killed = set[int]()
+    for _ in range(3):
+        await until(lambda: stack.pid("slow") not in {0, *killed})
+        killed.add(stack.pid("slow"))
+        os.kill(stack.pid("slow"), signal.SIGKILL)
+    await until(lambda: stack.pid("slow") not in {0, *killed})
+    ready.touch()
+    assert await starting
+    assert sum("died (killed by SIGKILL)" in text for text in bench.notes.texts) == 3
 
 
 async def test_what_a_dead_service_left_is_killed(bench: Bench, tmp_path: Path) -> None:

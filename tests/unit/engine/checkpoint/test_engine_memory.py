@@ -124,6 +124,24 @@ def test_what_fits_is_taken(model: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     require_room(run_of(model), read_config(model), stored_tensors(model), native=False)
 
 
+def test_a_group_that_starts_again_needs_room_for_the_longest_request(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its cache may have been limited for others, which have the rest of its memory."""
+    shape, tensors = read_config(model), stored_tensors(model)
+    run = run_of(model, kv_cache_tokens=2 * shape.context_length)
+    least = cache_bytes(shape, 2, shape.context_length)
+    have(monkeypatch, least, 1 << 30)
+    with pytest.raises(MemoryShort):
+        require_room(run, shape, tensors, native=True, mapped=True)
+    require_room(run, shape, tensors, native=True, mapped=True, restarted=True)
+    with pytest.raises(MemoryShort):  # without kernels a cache takes all of its memory
+        require_room(run, shape, tensors, native=False, mapped=True, restarted=True)
+    have(monkeypatch, least - 1, 1 << 30)
+    with pytest.raises(MemoryShort, match=f"needs {least / 2**20:.1f} MiB"):
+        require_room(run, shape, tensors, native=True, mapped=True, restarted=True)
+
+
 def test_weights_in_files_need_no_memory_of_their_own(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The KV of 4,096 tokens takes 6 MiB, and the weights 0.3 in bf16."""
     shape, tensors = read_config(model), stored_tensors(model)

@@ -6,7 +6,7 @@ from contextlib import suppress
 from shared.messages import LeaseHeld
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.router.controlled import ME, Controlled
-from tests.kits.router.hosts import offer
+from tests.kits.router.hosts import offer, report
 from tests.kits.waiting import until
 
 
@@ -76,3 +76,13 @@ async def test_a_lease_is_given_back_once_and_not_taken_again(memory_bus: Memory
     await task
     assert [claim.ttl_ms for claim in world.claims if claim.ttl_ms == 0] == [0]
     assert world.claims[-1].ttl_ms == 0
+
+
+async def test_a_claim_names_the_highest_epoch_of_the_hosts(memory_bus: MemoryBus) -> None:
+    world = await Controlled(memory_bus).start()
+    for host, epoch in (("one", 5), ("two", 9)):
+        world.models.observe(report(1, offer("m"), host=host, epoch=epoch), world.now)
+    task = await kept(world)
+    await until(lambda: world.claims != [])
+    assert world.claims[0].heard_epoch == 9
+    await end(task)

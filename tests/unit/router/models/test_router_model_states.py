@@ -138,11 +138,11 @@ def test_an_unknown_model_is_told_which_are_offered_and_served() -> None:
     fleet, book = new_fleet(), book_of(offer("m"))
     fleet.observe(beat(1, model="served"), 1.0)
     assert book.refusal("x", fleet, 1.0) is None
-    refusal = book.unknown("x", fleet, 1.0)
-    assert refusal is not None
+    refusal = book.unknown("x", "default", fleet, 1.0)
     assert refusal.code == "model_not_found"
     assert refusal.message.endswith("m, served")
-    assert ModelBook().unknown("x", fleet, 1.0) is None
+    only_served = ModelBook().unknown("x", "default", fleet, 1.0)
+    assert only_served.message == "no group serves model 'x'; models that are served: served"
 
 
 def test_models_of_a_silent_host_are_away_before_they_are_unknown() -> None:

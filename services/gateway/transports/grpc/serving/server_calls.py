@@ -42,9 +42,9 @@ class ServerCalls:
     async def model_ready(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
         """A group of that model can take requests."""
         check_version(request.name, request.version)
-        self._check_key(context)
+        tenant = self._tenant_of(context)
         try:
-            found = await self._parts.needs.models.find(request.name)
+            found = await self._parts.needs.models.find(request.name, tenant)
         except RyzError as error:
             if error.data.get("reason") != "no_group" and error.code != "model_not_found":
                 raise
@@ -70,15 +70,16 @@ class ServerCalls:
         if request.name:
             await self._check_model(request.name, request.version, context)
         else:
-            self._check_key(context)
+            hidden = await self._hidden_from(self._tenant_of(context))
+            found = [one for one in self._parts.counts.statistics("") if one.name not in hidden]
+            return pb.ModelStatisticsResponse(model_stats=found)
         return pb.ModelStatisticsResponse(model_stats=self._parts.counts.statistics(request.name))
 
     async def repository_index(
         self, request: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
         """The models that groups serve, which are ready, and those that hosts offer besides."""
-        self._check_key(context)
-        served = await self._parts.needs.models.list_all()
+        served = await self._parts.needs.models.list_for(self._tenant_of(context))
         return pb.RepositoryIndexResponse(models=[_index_entry(one) for one in served])
 
     async def is_ready(self) -> bool:
@@ -90,12 +91,18 @@ class ServerCalls:
     async def _check_model(self, name: str, version: str, context: Context) -> None:
         """Raises unless a group serves the model or a host offers it."""
         check_version(name, version)
-        self._check_key(context)
-        await self._parts.needs.models.find(name)
+        await self._parts.needs.models.find(name, self._tenant_of(context))
 
-    def _check_key(self, context: Context) -> None:
+    async def _hidden_from(self, tenant: str) -> set[str]:
+        """The models that the tenant may not use."""
+        models = self._parts.needs.models
+        seen = {one.card.name for one in await models.list_for(tenant)}
+        return {one.card.name for one in await models.list_for("")} - seen
+
+    def _tenant_of(self, context: Context) -> str:
+        """The tenant of the call's key; refuses one that is not known."""
         headers = headers_of(context.invocation_metadata() or (), single=False)
-        self._parts.needs.context.admission.keyring.tenant_of(headers, _MODELS)
+        return self._parts.needs.context.admission.keyring.tenant_of(headers, _MODELS)
 
 
 def _index_entry(model: ServedModel) -> pb.RepositoryIndexResponse.ModelIndex:

@@ -61,19 +61,20 @@ def info_router(
     page = MetricsPage(info.registry, metrics_key)
     router = APIRouter()
 
-    def authorize(request: Request) -> None:
-        keyring.tenant_of(dict(request.headers.raw), request.url.path)
+    def authorize(request: Request) -> str:
+        return keyring.tenant_of(dict(request.headers.raw), request.url.path)
 
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
         """The models that a group serves now, with their other names (`aliases`), and those that hosts offer.
 
+        Of models that are for some tenants only, it lists those for the caller's.
+
         What a host offers has a `status`; a request for one that is not `ready` waits until it is loaded.
         Adapters follow, with their base as `parent`.
         """
-        if not probe_key.matches(request.headers.get("authorization", "")):
-            authorize(request)
-        served = await models.list_all()
+        is_probe = probe_key.matches(request.headers.get("authorization", ""))
+        served = await models.list_for("" if is_probe else authorize(request))
         pages = {
             "has_more": False,
             "first_id": served[0].card.name if served else None,
@@ -85,8 +86,7 @@ def info_router(
     @router.get("/v1/models/{model:path}")
     async def show_model(request: Request, model: str) -> Response:
         """One model, also by another name that it has (`RYZ_MODEL_ALIASES`)."""
-        authorize(request)
-        one = await models.find(model)
+        one = await models.find(model, authorize(request))
         return JSONResponse(served_object(one))
 
     @router.get("/live")
