@@ -52,7 +52,7 @@ class ServedModels:
         self._aliases = aliases
 
     async def list_for(self, tenant: str) -> list[ServedModel]:
-        """The models that a tenant may use: those of ready groups, those that hosts offer, and their adapters.
+        """The models that a tenant may use: of ready groups, those that hosts offer, and their adapters.
 
         For an empty tenant it is all of them.
         """
