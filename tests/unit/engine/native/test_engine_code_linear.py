@@ -10,9 +10,10 @@ from services.worker.engine.checkpoint.codes.encoded_matrix import EncodedMatrix
 from services.worker.engine.checkpoint.codes.gguf_codes import encoded, has_codes
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.library import KernelLibrary, kernels
+from services.worker.engine.native.op_lists import Segment
 from services.worker.engine.native.operands import Activation, InputKinds
 from services.worker.engine.native.packed_weights import buffer, pack
-from services.worker.engine.native.program import Program, Segment
+from services.worker.engine.native.program import Program
 from services.worker.engine.native.structs.forward import ForwardBatch
 from services.worker.engine.native.structs.rows import OutputRule
 from services.worker.engine.plain.references import codes as reference
