@@ -21,7 +21,7 @@ BESIDE = $(if $(FORKED),, and not alone)
 ORDINARY := not compose and not gpu and not models and not clients
 # tests outside of tests/chaos that have a long form, too
 LONG_FORMS := tests/e2e/test_cutoffs.py tests/e2e/test_overflow.py tests/e2e/clients/test_bad_demands.py \
-	tests/integration/engine/test_engine_fork_server.py \
+	tests/integration/engine/test_engine_fork_server.py tests/unit/engine/adapters/test_adapter_families.py \
 	tests/unit/router/models/test_router_model_histories.py \
 	tests/unit/worker/grammars/test_worker_schema_enforcement.py tests/unit/worker/grammars/test_worker_grammar_walks.py \
 	tests/unit/worker/text/test_worker_answer_parser.py tests/unit/worker/text/test_worker_call_forms.py

@@ -1,8 +1,11 @@
 """Reads an adapter: its matrices under the base's canonical names, checked against it, and a fingerprint."""
 
+import math
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from hashlib import blake2b
+from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
@@ -63,16 +66,21 @@ def read_adapter(source: Path, base: BaseModel) -> Adapter:
     Raises:
         AdapterError: It cannot be served with this base; one sentence.
     """
-    digest = blake2b(digest_size=16)
+    with ExitStack() as files:
+        return _read_all(source, base, _Values(source, files))
+
+
+def _read_all(source: Path, base: BaseModel, values: "_Values") -> Adapter:
     matrices: dict[tuple[int, str], Matrices] = {}
     for pair, targets in _open(source, base):
-        digest.update(f"{pair.module}\0{pair.scale!r}\0".encode())
-        down, up = (_read(source, tensor, digest) for tensor in (pair.down, pair.up))
-        up = _scaled(source, pair, down, up)
+        values.note(f"{pair.module}\0{pair.scale!r}")
+        (down, largest_down), (up, largest_up) = values.read(pair.down), values.read(pair.up)
+        _require_bounded(source, pair, largest_down * largest_up)
+        up = up * np.float32(pair.scale)
         for target in targets:
             rows = up if target.rows is None else np.ascontiguousarray(up[target.rows])
             matrices[target.layer, target.module] = Matrices(down, rows)
-    return Adapter(digest.hexdigest(), matrices)
+    return Adapter(values.fingerprint, matrices)
 
 
 def _open(source: Path, base: BaseModel) -> list[tuple[StoredPair, list[Target]]]:
@@ -90,23 +98,58 @@ def _open(source: Path, base: BaseModel) -> list[tuple[StoredPair, list[Target]]
     return find_targets(source, gguf_pairs(file), base.gguf_names(file), base.config)
 
 
-def _read(source: Path, tensor: NamedTensor, digest: "blake2b") -> Floats:
-    """The values of a tensor, whose bytes are added to the digest."""
-    stored = tensor.stored
-    digest.update(f"{stored.kind} {stored.shape}\0".encode())
-    try:
-        data = np.fromfile(stored.path, np.uint8, stored.end - stored.begin, offset=stored.begin)
-    except OSError as error:
-        raise AdapterError(f"{stored.path} cannot be read: {error.strerror}; check the file") from error
-    if len(data) != stored.end - stored.begin:
-        raise AdapterError(f"{stored.path} has become shorter; load the adapter again")
-    digest.update(data.data)
-    values = _floats(tensor.name, stored, data).reshape(stored.shape)
-    if not np.isfinite(values).all():
-        raise AdapterError(
-            f"{source}: tensor {tensor.name} has values that are no finite numbers; train or export it again"
-        )
-    return values
+class _Values:
+    """Reads the values of tensors, and makes the fingerprint of what was read; each file is opened once."""
+
+    def __init__(self, source: Path, files: ExitStack) -> None:
+        self._source = source
+        self._open = files
+        self._files: dict[Path, FileIO] = {}
+        self._digest = blake2b(digest_size=16)
+
+    @property
+    def fingerprint(self) -> str:
+        """Of all that was read and noted."""
+        return self._digest.hexdigest()
+
+    def note(self, text: str) -> None:
+        """Adds what else changes the result to the fingerprint."""
+        self._digest.update(f"{text}\0".encode())
+
+    def read(self, tensor: NamedTensor) -> tuple[Floats, float]:
+        """The values of a tensor, and the largest magnitude of them.
+
+        Raises:
+            AdapterError: They cannot be read, or are no finite numbers.
+        """
+        stored = tensor.stored
+        data = self._bytes(stored)
+        self.note(f"{stored.kind} {stored.shape}")
+        self._digest.update(data.data)
+        values = _floats(tensor.name, stored, data).reshape(stored.shape)
+        largest = max(float(values.max()), -float(values.min()))  # NaN if one is
+        if not math.isfinite(largest):
+            raise AdapterError(
+                f"{self._source}: tensor {tensor.name} has values that are no finite numbers; train or "
+                "export it again"
+            )
+        return values, largest
+
+    def _bytes(self, stored: StoredTensor) -> NDArray[np.uint8]:
+        path, data = stored.path, np.empty(stored.end - stored.begin, np.uint8)
+        try:
+            if path not in self._files:
+                self._files[path] = self._open.enter_context(FileIO(path))
+            self._files[path].seek(stored.begin)
+            left = data.data
+            while left:
+                count = self._files[path].readinto(left)
+                if not count:
+                    raise AdapterError(f"{path} has become shorter; load the adapter again")
+                left = left[count:]
+        except OSError as error:
+            raise AdapterError(f"{path} cannot be read: {error.strerror}; check the file") from error
+        return data
 
 
 def _floats(name: str, stored: StoredTensor, data: NDArray[np.uint8]) -> Floats:
@@ -124,12 +167,15 @@ def _floats(name: str, stored: StoredTensor, data: NDArray[np.uint8]) -> Floats:
     )
 
 
-def _scaled(source: Path, pair: StoredPair, down: Floats, up: Floats) -> Floats:
-    """`up` with the scale, if what it adds stays finite for inputs of ordinary size."""
-    bound = abs(pair.scale) * pair.rank * float(np.abs(up).max()) * float(np.abs(down).max())
-    if bound * down.shape[1] > _LARGEST:
+def _require_bounded(source: Path, pair: StoredPair, bound: float) -> None:
+    """Refuses what is not finite for inputs of ordinary size.
+
+    Args:
+        bound: Of the product of both matrices' largest values.
+    """
+    added = abs(pair.scale) * pair.rank * bound * pair.down.stored.shape[1]
+    if added > _LARGEST:
         raise AdapterError(
-            f"{source}: what module {pair.module} adds is beyond fp32 (scale {pair.scale:g}); check "
-            "its alpha, or train it again"
+            f"{source}: what module {pair.module} adds is beyond fp32 (scale {pair.scale:g}); check its "
+            "alpha, or train it again"
         )
-    return up * np.float32(pair.scale)
