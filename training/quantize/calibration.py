@@ -10,6 +10,7 @@ from pydoc_data.topics import topics
 import torch
 from torch import Tensor
 
+from services.worker.engine.adapters.plain_rows import LayerAdapters
 from services.worker.engine.checkpoint.codes.encoded_matrix import decoded
 from services.worker.engine.checkpoint.weight_loader import load_embedding, load_positions
 from services.worker.engine.checkpoint.weight_source import WHOLE, WeightSource
@@ -57,22 +58,22 @@ def observe(layer: DecoderLayer) -> dict[UnitName, InputSums]:
 
 class _Column(ColumnParallelLinear):
     def __init__(self, linear: ColumnParallelLinear, sums: InputSums) -> None:
-        super().__init__(linear.weight, linear.bias)
+        super().__init__(linear.weight, linear.bias, linear.name)
         self._sums = sums
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor:
         self._sums.add(hidden)
-        return super().__call__(hidden)
+        return super().__call__(hidden, adapters)
 
 
 class _Row(RowParallelLinear):
     def __init__(self, linear: RowParallelLinear, sums: InputSums) -> None:
-        super().__init__(linear.weight, linear.bias, linear.collectives)
+        super().__init__(linear.weight, linear.bias, linear.collectives, linear.name)
         self._sums = sums
 
-    def __call__(self, hidden: Tensor) -> Tensor:
+    def __call__(self, hidden: Tensor, adapters: LayerAdapters | None = None) -> Tensor:
         self._sums.add(hidden)
-        return super().__call__(hidden)
+        return super().__call__(hidden, adapters)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,13 @@ import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from services.worker.adapters.description import AdapterError
 from services.worker.adapters.stored_pair import require_scale
 from services.worker.model_files.json_files import BadFile, read_object, shown
+
+Number = TypeVar("Number", int, float)
 
 CONFIG = "adapter_config.json"
 _MOST_BYTES = 2**20
@@ -180,7 +182,7 @@ def _is_pattern(key: str) -> bool:
     return True
 
 
-def _matching(values: "dict[str, Any]", module: str, default: Any) -> Any:
+def _matching(values: dict[str, Number], module: str, default: Number) -> Number:
     """The value of the first pattern that the end of a module's name matches, as PEFT has it."""
     for key, value in values.items():
         if re.match(rf"(.*\.)?({key})$", module):
