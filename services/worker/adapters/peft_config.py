@@ -15,7 +15,8 @@ from services.worker.adapters.description import AdapterError
 from services.worker.adapters.stored_pair import require_scale
 from services.worker.model_files.json_files import BadFile, read_object, shown
 
-N = TypeVar("N", int, float)
+Number = TypeVar("Number", int, float)
+
 CONFIG = "adapter_config.json"
 _MOST_BYTES = 2**20
 _MOST_PATTERNS = 4096
@@ -181,7 +182,7 @@ def _is_pattern(key: str) -> bool:
     return True
 
 
-def _matching(values: dict[str, N], module: str, default: N) -> N:
+def _matching(values: dict[str, Number], module: str, default: Number) -> Number:
     """The value of the first pattern that the end of a module's name matches, as PEFT has it."""
     for key, value in values.items():
         if re.match(rf"(.*\.)?({key})$", module):
