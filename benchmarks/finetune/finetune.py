@@ -98,15 +98,15 @@ def measure(
 
 
 def _train(plan: FinetunePlan, source: Path) -> dict[str, Any]:
-    return _in_child("finetune:TrainingRun", {"plan": plan, "source": source}, "train")
+    return in_child("finetune:TrainingRun", {"plan": plan, "source": source}, "train")
 
 
 def _examine(directory: Path, source: Path, adapter: Path | None, threads: int, seed: int) -> dict[str, Any]:
     given = {"directory": directory, "source": source, "adapter": adapter, "threads": threads}
-    return _in_child("learning:Examiner", given, "examine", seed)
+    return in_child("learning:Examiner", given, "examine", seed)
 
 
-def _in_child(maker: str, given: dict[str, Any], method: str, *arguments: Any) -> dict[str, Any]:
+def in_child(maker: str, given: dict[str, Any], method: str, *arguments: Any) -> dict[str, Any]:
     child = ChildObject(f"benchmarks.finetune.{maker}", given)
     try:
         child.receive(_LONGEST_S)

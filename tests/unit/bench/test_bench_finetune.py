@@ -81,7 +81,7 @@ def test_the_command_measures_each_number_of_bits(monkeypatch: pytest.MonkeyPatc
         found: dict[str, Any] = figures["figures"]
         return found
 
-    monkeypatch.setattr(bench, "_in_child", in_child)
+    monkeypatch.setattr(bench, "in_child", in_child)
     words = [
         "finetune",
         "--model",
