@@ -34,6 +34,9 @@ async def measure(
         for number in range(plan.rounds + 1):
             for count in plan.adapters:
                 progress(f"round {number} of {plan.rounds}, {count} adapters" if number else "warming up")
+                # what the round before has left in memory is not this one's doing
+                for model in models[: min(count, plan.slots)]:
+                    await _first_token_s(http, model, "Hello", 1)
                 began = time.perf_counter()
                 times = await _round(http, plan, models[:count], seed=f"{number} {count}")
                 if number:

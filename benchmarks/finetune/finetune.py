@@ -107,6 +107,7 @@ def _examine(directory: Path, source: Path, adapter: Path | None, threads: int, 
 
 
 def in_child(maker: str, given: dict[str, Any], method: str, *arguments: Any) -> dict[str, Any]:
+    """Return what a method of an object returns, which is made in a process of its own."""
     child = ChildObject(f"benchmarks.finetune.{maker}", given)
     try:
         child.receive(_LONGEST_S)
