@@ -15,6 +15,7 @@ from services.router.context import RouterContext
 from services.router.decision_log import DecisionLog
 from services.router.domain.adapters import Meant, resolve
 from services.router.domain.decision import Assignment, Decision, FleetView, Refusal, RequestFacts
+from services.router.domain.groups.busy_machine import BusyMachine
 from services.router.domain.models.demand import RequestKey
 from services.router.domain.models.refusals import WAKING
 from services.router.domain.policies.base import RETRY_STARTING_S, not_known_yet
@@ -56,7 +57,9 @@ class Dispatcher:
         self._repeated = RepeatedLog(log)
         self._sent = 0
         # until then groups may be there that this router has not heard, as after an outage of the broker
-        self._settled_at = context.clock() + context.settings.constants.reconnect_s
+        self._settle_s = context.settings.constants.reconnect_s  # 0: none is waited for
+        self._settled_at = context.clock() + self._settle_s
+        self._pressure, self._machine = context.pressure, BusyMachine()
 
     async def dispatch(self, incoming: Incoming, now: float, count: int = 1) -> None:
         """Send the request to a group, the `count`-th that it is offered to, or answer with an error."""
@@ -127,9 +130,15 @@ class Dispatcher:
     def _unknown(self, incoming: Incoming, model: str, now: float) -> Refusal:
         """The refusal for a model that is not there, or not for this tenant."""
         unknown = self._state.models.unknown(model, incoming.asker.tenant, self._fleet, now)
-        if unknown.code == "model_not_found" and now < self._settled_at:
+        if unknown.code == "model_not_found" and not self._has_heard_all(now):
             return not_known_yet(model)
         return unknown
+
+    def _has_heard_all(self, now: float) -> bool:
+        """Whether groups and hosts have had the time to be heard; on a busy machine they are late."""
+        self._machine.note(self._pressure(now), now)
+        late_s = self._machine.patience_s(now) if self._settle_s else 0.0
+        return now >= self._settled_at + late_s
 
     async def dispatch_again(self, forward: Forward, now: float) -> None:
         """Send a request elsewhere that no leader took where it was sent."""
