@@ -21,7 +21,7 @@ async def load_adapters(
         base: Its name.
         model: Its files.
         folder: Gets the files, which hosts of the stack must see under the same path.
-        ranks: Of the adapters, in turns.
+        ranks: The adapters take these ranks in turn.
     """
     client, names = AdaptersClient(bus), [base]
     for number in range(count):

@@ -2,13 +2,13 @@
 
 import typer
 
-from cli.bench.adapter_pool import adapter_pool
+from cli.bench.adapters.adapter_pool import adapter_pool
+from cli.bench.adapters.bench_adapters import adapters
 from cli.bench.batch import batch
 from cli.bench.bench_kv import kv
 from cli.bench.collectives import collectives
 from cli.bench.compare import compare
 from cli.bench.context import context
-from cli.bench.engine.bench_adapters import adapters
 from cli.bench.engine.bench_engine import engine
 from cli.bench.engine.bench_finetune import finetune
 from cli.bench.engine.bench_grammar import grammar

@@ -25,7 +25,7 @@ class Base:
     Attributes:
         path: What was named: a directory, or a GGUF file.
         name: How the adapter's files name it: a repository of the Hub, a name of the catalogue, or a path.
-        served_as: The name under which a stack serves it, if it was not told another.
+        served_as: The name under which a stack serves it by default.
     """
 
     path: Path
@@ -70,11 +70,11 @@ def float_directory(base: Base, output: Path, base_bits: int) -> tuple[Path, str
     types = ", ".join(sorted({one.type.name for one in matrices}))
     kind = GGMLQuantizationType.F32 if base_bits == 32 else GGMLQuantizationType.BF16
     how = f"dequantized to {kind.name}, computed with {_bits(base_bits)}"
-    told = f"base: the GGUF file {base.path} ({types}), {how}"
+    described = f"base: the GGUF file {base.path} ({types}), {how}"
     floats, found = output / _FLOATS, base.path.stat()
     source = json.dumps([str(base.path.resolve()), found.st_size, found.st_mtime_ns, kind.name])
     if (floats / _SOURCE).is_file() and (floats / _SOURCE).read_text() == source:
-        return floats, told
+        return floats, described
     remove_floats(output)
     draft = output / f"{_FLOATS}.part"
     try:
@@ -87,7 +87,7 @@ def float_directory(base: Base, output: Path, base_bits: int) -> tuple[Path, str
         draft.rename(floats)
     except OSError as error:
         fail(f"{draft} cannot be written: {error.strerror or error}.")
-    return floats, told
+    return floats, described
 
 
 def remove_floats(output: Path) -> None:

@@ -112,8 +112,8 @@ def finetune(options: FinetuneOptions) -> None:
     try:
         require_output(plan, resume=options.resume)
         model = load_model(base.path, base.served_as)
-        directory, told = float_directory(base, output, plan.base_bits)
-        note(told)
+        directory, described = float_directory(base, output, plan.base_bits)
+        note(described)
         plan = _plan(options, base, directory)
         with (
             stop_signals(lambda: note("stopping after this step; once more: at once")) as is_stopped,

@@ -12,7 +12,7 @@ from services.worker.engine.checkpoint.model_size import FP16_BYTES, FP32_BYTES,
 from services.worker.engine.checkpoint.tensor_table import stored_tensors
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native import build
-from services.worker.engine.native.packed_room import packed_room
+from services.worker.engine.native.mapped.packed_room import packed_room
 from services.worker.engine.precision import stored_precision
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.host.cores_and_memory import available_bytes, total_bytes, usable_cores

@@ -12,7 +12,7 @@ from typing import get_args
 from services.worker.domain.adapters.pool_bytes import POOL_BYTES
 from services.worker.domain.speculation.speculation import MAX_SEQUENCES
 from services.worker.engine.checkpoint.model_size import ModelSize
-from services.worker.engine.native.packed_room import LEAST_BYTES
+from services.worker.engine.native.mapped.packed_room import LEAST_BYTES
 from services.worker.engine.precision import automatic_precision
 from services.worker.leader.drafting.draft_rounds import FEW_TOKENS, POOL_TOKENS, READ_TOKENS
 from services.worker.rank_protocol.run_config import EngineRunConfig, Precision, PrecisionChoice

@@ -106,6 +106,17 @@ class WorkerSettings(  # type: ignore[misc]
             raise ValueError("the torch engine needs a model directory; RYZ_ENGINE=null runs without one")
         return value
 
+    @field_validator("adapter_bytes")
+    @classmethod
+    def _is_within_what_ranks_may_take(cls, value: int, info: ValidationInfo) -> int:
+        growth_mb = info.data.get("rank_memory_growth_mb", 0)
+        if growth_mb and value > growth_mb * 2**20:
+            raise ValueError(
+                f"a rank that grows by more than {growth_mb} MiB is ended: raise "
+                "RYZ_RANK_MEMORY_GROWTH_MB as well"
+            )
+        return value
+
     @field_validator("draft_model")
     @classmethod
     def _needs_draft_model(cls, value: str, info: ValidationInfo) -> str:

@@ -23,7 +23,7 @@ GROUPS: dict[str, LibraryGroup] = {
         (
             "tests/unit/shared/bus",
             "tests/contract/test_bus.py",
-            "tests/contract/test_file_store.py",
+            "tests/contract/stores/test_file_store.py",
             "tests/integration/bus",
         ),
     ),

@@ -20,6 +20,10 @@ from cli.stack.plan import aliases_of
 
 COMPOSE = Path(__file__).resolve().parents[3] / "compose.yaml"
 _NO_CORES = "in Compose a `cpuset` of the service reserves cores: leave `cores` out, or use `ryz up`"
+_NO_ADAPTERS = (
+    "in Compose nothing registers adapters at the start: leave `adapters` out, and load them while it runs "
+    "(POST /v1/load_lora_adapter), from a path that the workers see"
+)
 _NO_AGENT = "in Compose all groups run as long as the stack: leave `{}` out, or use `ryz up`"
 
 
@@ -66,6 +70,8 @@ def _refuse_fields(declared: Declaration) -> None:
     for index, entry in declared.entries.items():
         if entry.cores:
             declared.add_entry_problem(index, "cores", _NO_CORES)
+        if entry.adapters:
+            declared.add_entry_problem(index, "adapters", _NO_ADAPTERS)
         if entry.comes_and_goes:
             fields = {"load": entry.load == "demand", "sleep_after_s": entry.sleep_after_s,
                       "min_groups": entry.min_groups}  # fmt: skip

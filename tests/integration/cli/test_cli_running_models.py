@@ -11,7 +11,7 @@ from shared.bus.nats import NatsBus
 from shared.client import ModelsClient, ModelWish
 from shared.errors import ModelNotFound, Unavailable
 from shared.messages import LoadAdapterCall
-from tests.kits.adapter_host import AdapterHost
+from tests.kits.adapters.host import AdapterHost
 from tests.kits.model_host import ModelHost, state_of
 from tests.kits.programs.ryz_command import Ryz, refused, ryz_command
 

@@ -19,7 +19,7 @@ SECONDS = {
     "tests/e2e/test_sessions.py": 60,
     "tests/e2e/test_conversation.py": 30,
     "tests/e2e/test_bus_users.py": 30,
-    "tests/e2e/test_bench_sessions.py": 60,
+    "tests/e2e/benches/test_bench_sessions.py": 60,
     "tests/e2e/starts/test_up_down.py": 50,
     "tests/e2e/test_chat_resumes.py": 40,
     "tests/e2e/starts/test_foreign_folder.py": 40,

@@ -62,7 +62,7 @@ def test_an_unknown_adapter_is_refused_with_the_names_that_there_are() -> None:
     bare = meant("m:no", register())
     assert isinstance(bare, Refusal)
     assert bare.message == "model 'm' has no adapter 'no'; it has none"
-    # of a base that nobody has, the usual refusal says what there is
+    # no host or group has this base: the refusal is that of any unknown model
     assert meant("other:no", register()) == Meant(RequestFacts("other:no", "key"))
 
 

@@ -10,7 +10,7 @@ from services.worker.engine.checkpoint.weight_files import Checkpoint
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.native.library import KernelLibrary
-from services.worker.engine.native.packed_dir import PackedDir
+from services.worker.engine.native.mapped.packed_dir import PackedDir
 from services.worker.engine.native.weights import NativeWeights
 from services.worker.rank_protocol.run_config import EngineRunConfig
 

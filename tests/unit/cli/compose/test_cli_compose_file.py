@@ -149,6 +149,10 @@ def _stand_in(path: Path) -> Path:
             "sleep_after_s = 60",
             r"models.toml:3: demo: in Compose all groups run .* leave `sleep_after_s` out",
         ),
+        (
+            'adapters = [{ name = "fr", source = "." }]',
+            r"models.toml:3: demo: in Compose nothing registers adapters .* leave `adapters` out",
+        ),
         ("grups = 2", r"models.toml:3: demo: `grups` is no field of a model; did you mean `groups`\?"),
     ],
 )

@@ -23,8 +23,8 @@ from cli.stack.memory_needs import (
 from cli.stack.sizing import DoesNotFit, choose_sizing, choose_sizings, missing_bytes, sizing_of, sizings_of
 from cli.stack.sizing_text import describe_sizing, refusal
 from services.worker.engine.checkpoint.model_size import ModelSize
-from services.worker.engine.native import packed_room
-from services.worker.engine.native.packed_room import FREE_BYTES, LEAST_BYTES
+from services.worker.engine.native.mapped import packed_room
+from services.worker.engine.native.mapped.packed_room import FREE_BYTES, LEAST_BYTES
 from tests.kits.supervisor import options
 
 GIB = 2**30

@@ -19,13 +19,13 @@ from services.worker.engine.checkpoint.weight_loader import open_source
 from services.worker.engine.collectives.base import Collectives, SingleRank
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.engine.native import packed_dir, packed_room
 from services.worker.engine.native.build import targets
 from services.worker.engine.native.compute import NativeCompute, NativeOptions
 from services.worker.engine.native.layers.unsupported import unsupported
 from services.worker.engine.native.library import kernels
-from services.worker.engine.native.packed_dir import PackedDir
-from services.worker.engine.native.packed_file import PackedFileError, read
+from services.worker.engine.native.mapped import packed_dir, packed_room
+from services.worker.engine.native.mapped.packed_dir import PackedDir
+from services.worker.engine.native.mapped.packed_file import PackedFileError, read
 from services.worker.engine.native.weights import NativeWeights
 from services.worker.engine.rank.compute import Compute
 from services.worker.rank_protocol.plan import StepPlan

@@ -4,6 +4,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -16,6 +17,7 @@ from shared.client import InferenceClient
 from shared.errors import ModelNotFound
 from shared.messages import DetokenizeQuery, TokenizeQuery
 from shared.subjects import Caller
+from tests.kits.e2e.batches import run_chats
 from tests.kits.e2e.models_stack import models_stack
 from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.gateway.transports import TRANSPORTS
@@ -138,28 +140,8 @@ def test_the_view_of_the_cluster_leaves_its_groups_out(stack: Stack, key: str, s
 
 
 def test_batches_of_another_tenant_fail_line_by_line(stack: Stack) -> None:
-    lines = [
-        {
-            "custom_id": name,
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {"model": name, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]},
-        }
-        for name in ("all", "mine", "nothing")
-    ]
-    content = "\n".join(map(json.dumps, lines)).encode()
     with client(stack, THEIRS) as http:
-        file = http.post("/v1/files", files={"file": ("in.jsonl", content)}, data={"purpose": "batch"}).json()
-        batch = http.post(
-            "/v1/batches",
-            json={"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "1h"},
-        ).json()
-
-        def is_done() -> bool:
-            batch.update(http.get(f"/v1/batches/{batch['id']}").json())
-            return bool(batch["status"] == "completed")
-
-        wait_for(is_done, "the batch is completed")
+        batch = run_chats(http, {name: name for name in ("all", "mine", "nothing")})
         assert batch["request_counts"] == {"total": 3, "completed": 1, "failed": 2}
         errors = http.get(f"/v1/files/{batch['error_file_id']}/content").text.splitlines()
         assert all("models that are: all" in line for line in errors), errors
@@ -216,3 +198,27 @@ async def _completed(bus: NatsBus, caller: Caller) -> bytes:
         raise ModelNotFound(json.loads(answer.data)["error"]["message"])
     assert answer.headers["Ryz-Status"] == "200", answer.data
     return answer.data
+
+
+def test_adapters_of_a_hidden_model_do_not_exist_for_another_tenant(stack: Stack, tmp_path: Path) -> None:
+    def ids(http: httpx.Client) -> set[str]:
+        return {one["id"] for one in http.get("/v1/models").json()["data"]}
+
+    def ask(http: httpx.Client, model: str) -> httpx.Response:
+        return http.post("/v1/completions", json={"model": model, "prompt": "Hi", "max_tokens": 4})
+
+    (tmp_path / "adapter").write_text("of the null engine")
+    asked = {"lora_name": "secret", "lora_path": str(tmp_path), "base_model_name": "mine"}
+    with client(stack, OURS) as ours, client(stack, THEIRS) as theirs:
+        loaded = ours.post("/v1/load_lora_adapter", json=asked)
+        assert loaded.status_code == 200, loaded.text
+        wait_for(lambda: "mine:secret" in ids(ours), "the adapter is listed")
+        assert not any("secret" in name for name in ids(theirs))
+        unknown = ask(theirs, "nothing").json()["error"]
+        for name in ("mine:secret", "my-alias:secret", "secret"):
+            answer = ask(ours, name)
+            assert (answer.status_code, answer.json()["model"]) == (200, "mine:secret")
+            assert ask(theirs, name).status_code == 404
+        for name in ("mine:secret", "mine:other", "secret"):
+            refused = ask(theirs, name).json()["error"]
+            assert refused["message"].replace(name, "nothing") == unknown["message"]

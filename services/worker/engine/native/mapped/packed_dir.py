@@ -22,9 +22,9 @@ import torch
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.huge_pages import release_memory
-from services.worker.engine.native import packed_room
-from services.worker.engine.native.packed_file import PackedFileError, read, write
-from services.worker.engine.native.packed_room import FREE_BYTES, SUFFIX
+from services.worker.engine.native.mapped import packed_room
+from services.worker.engine.native.mapped.packed_file import PackedFileError, read, write
+from services.worker.engine.native.mapped.packed_room import FREE_BYTES, SUFFIX
 from services.worker.engine.native.weights import NativeWeights
 
 log = structlog.get_logger(__name__)
@@ -265,7 +265,7 @@ def _key(parts: Sequence[str]) -> str:
 @cache
 def _sources() -> str:
     """A hash of the engine's sources, since they decide what packed bytes mean."""
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     digest = blake2b(digest_size=16)
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes())

@@ -9,7 +9,7 @@ import pytest
 
 from shared.errors import InvalidRequest
 from shared.messages import LoadAdapterCall, ModelCard, UnloadAdapterCall
-from tests.kits.adapter_host import AdapterHost
+from tests.kits.adapters.host import AdapterHost
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.model_host import state_of
 from tests.kits.waiting import until

@@ -18,6 +18,7 @@ from benchmarks.models.make_model import make_model
 from benchmarks.models.shapes import SHAPES
 from cli.models.commands import users_of
 from cli.stack.model_dir import demo_model
+from tests.kits.e2e.batches import run_chats
 from tests.kits.e2e.models_stack import models_stack
 from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.e2e.turns import post_turn
@@ -194,28 +195,8 @@ def test_embeddings_and_tokens_are_of_the_model_that_was_asked(http: httpx.Clien
 
 
 def test_one_batch_may_ask_both(http: httpx.Client) -> None:
-    lines = [
-        {
-            "custom_id": f"{model}-{number}",
-            "method": "POST",
-            "url": "/v1/chat/completions",
-            "body": {"model": model, "max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]},
-        }
-        for number in range(4)
-        for model in (DEMO, "second", "third")
-    ]
-    content = "\n".join(map(json.dumps, lines)).encode()
-    file = http.post("/v1/files", files={"file": ("in.jsonl", content)}, data={"purpose": "batch"}).json()
-    batch = http.post(
-        "/v1/batches",
-        json={"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "1h"},
-    ).json()
-
-    def is_done() -> bool:
-        batch.update(http.get(f"/v1/batches/{batch['id']}").json())
-        return bool(batch["status"] == "completed")
-
-    wait_for(is_done, "the batch is completed")
+    models = (DEMO, "second", "third")
+    batch = run_chats(http, {f"{model}-{number}": model for number in range(4) for model in models})
     assert batch["request_counts"] == {"total": 12, "completed": 8, "failed": 4}
     output = http.get(f"/v1/files/{batch['output_file_id']}/content").text.splitlines()
     found = {line["custom_id"]: line["response"]["body"]["model"] for line in map(json.loads, output)}

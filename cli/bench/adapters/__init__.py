@@ -1,0 +1,1 @@
+"""`ryz bench adapters` and `ryz bench adapter-pool`."""

@@ -1,0 +1,1 @@
+"""Packed weights in files, which groups of one host map."""
