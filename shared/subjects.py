@@ -48,6 +48,12 @@ ADAPTER_PUT = f"{PREFIX}.kvstate.adapter.put"
 ADAPTER_DELETE = f"{PREFIX}.kvstate.adapter.delete"
 ADAPTERS = f"{PREFIX}.kvstate.adapters"
 ADAPTER_CHANGED = f"{PREFIX}.adapter.changed"
+ACCOUNT_CHANGE = f"{PREFIX}.kvstate.account.change"
+ACCOUNTS = f"{PREFIX}.kvstate.accounts"
+ACCOUNT_CHANGED = f"{PREFIX}.account.changed"
+AUDIT = f"{PREFIX}.kvstate.audit"
+USAGE = f"{PREFIX}.kvstate.usage"
+LEASE_LIMITS = f"{PREFIX}.kvstate.limits.lease"
 ATTACH = f"{PREFIX}.attach"
 # The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject
 BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"
@@ -56,6 +62,9 @@ TENANTS = f"{PREFIX}.tenant."  # begins the subjects of callers outside; tenant 
 
 # Streams of JetStream: the records of batches, their requests that wait, and the results
 BATCHES_STREAM, LINES_STREAM, RESULTS_STREAM = "RYZ_BATCHES", "RYZ_BATCH_LINES", "RYZ_BATCH_RESULTS"
+# tenants, keys and prices, one message each; what was changed; what requests have used; sums of that
+ACCOUNTS_STREAM, AUDIT_STREAM = "RYZ_ACCOUNTS", "RYZ_AUDIT"
+USAGE_STREAM, USAGE_SUMS_STREAM = "RYZ_USAGE", "RYZ_USAGE_SUMS"
 FILES_BUCKET = "ryz-files"  # of the object store, as `nats object ls` shows it
 FILES_STREAM = f"OBJ_{FILES_BUCKET}"
 
@@ -241,6 +250,26 @@ def batch_call(name: str, caller: Caller | None = None) -> str:
     Names: `files.put`, `files.join`, `files.read`, `files.query`, `batches.create`, `batches.query`.
     """
     return f"{_callers(caller)}.{name}"
+
+
+def account_record(name: str) -> str:
+    """Returns the subject of a tenant's, a key's or a price's record; `*` for any."""
+    return f"{PREFIX}.stream.account.{name if name == '*' else token(name)}"
+
+
+def audit_entry() -> str:
+    """Returns the subject of entries of the audit log."""
+    return f"{PREFIX}.stream.audit"
+
+
+def usage(tenant: str) -> str:
+    """Returns the subject of a tenant's usage records; `*` for any."""
+    return f"{PREFIX}.stream.usage.{tenant}"
+
+
+def usage_sum(day: str, tenant: str, rest: str) -> str:
+    """Returns the subject of a day's sums; `*` for any."""
+    return f"{PREFIX}.stream.usage-sum.{day}.{tenant}.{rest if rest == '*' else token(rest)}"
 
 
 def batch_record(tenant: str, batch_id: str) -> str:

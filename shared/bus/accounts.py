@@ -80,6 +80,13 @@ BATCHES = (
     *stream_subjects(subjects.LINES_STREAM, work=True), *stream_subjects(subjects.RESULTS_STREAM),
     *stream_subjects(subjects.FILES_STREAM),
 )  # fmt: skip
+ACCOUNT_CALLS = (subjects.ACCOUNT_CHANGE, subjects.ACCOUNTS, subjects.AUDIT, subjects.USAGE)
+LEDGERS = (
+    subjects.account_record("*"), subjects.audit_entry(), subjects.usage("*"),
+    subjects.usage_sum("*", "*", "*"), *stream_subjects(subjects.ACCOUNTS_STREAM),
+    *stream_subjects(subjects.AUDIT_STREAM), *stream_subjects(subjects.USAGE_STREAM),
+    *stream_subjects(subjects.USAGE_SUMS_STREAM),
+)  # fmt: skip
 
 _GATEWAY = BusAccount(
     "gateway",
@@ -90,7 +97,7 @@ _GATEWAY = BusAccount(
         subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
         DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, subjects.PUT_MODEL, *MANAGE_ADAPTERS,
-        subjects.ADAPTERS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES,
+        subjects.ADAPTERS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES, *ACCOUNT_CALLS, subjects.LEASE_LIMITS,
     ),
     read=(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,
@@ -98,7 +105,7 @@ _GATEWAY = BusAccount(
         *(_member(subject, subjects.GATEWAY_QUEUE) for subject in subjects.batch_calls(ANY_CALLER)),
         _member(subjects.complete_all(), subjects.GATEWAY_QUEUE),
         _member(subjects.complete_all(ANY_CALLER), subjects.GATEWAY_QUEUE),
-        subjects.SESSION_TURNS, subjects.ADAPTER_CHANGED,
+        subjects.SESSION_TURNS, subjects.ADAPTER_CHANGED, subjects.ACCOUNT_CHANGED,
     ),
     answers=True,
 )  # fmt: skip
@@ -109,6 +116,7 @@ _ROUTER = BusAccount(
         WORK, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.SESSION_GET, subjects.PINS, ANY_INBOX,
         subjects.LEASE, START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV,
         subjects.ADAPTER_PUT, subjects.ADAPTER_DELETE, subjects.ADAPTERS, INSPECT_ADAPTER,
+        subjects.ACCOUNTS, subjects.LEASE_LIMITS,
     ),
     read=(
         _member(subjects.GENERATE_ALL, subjects.ROUTER_QUEUE),
@@ -116,7 +124,7 @@ _ROUTER = BusAccount(
         subjects.AGAIN_ALL, subjects.again_all(ANY_CALLER), subjects.MODELS, subjects.models(ANY_CALLER),
         subjects.SESSION_ROUTE,
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.BROKER_DISCONNECT,
-        subjects.HOST_REPORT, subjects.SESSION_TURNS, subjects.ADAPTER_CHANGED,
+        subjects.HOST_REPORT, subjects.SESSION_TURNS, subjects.ADAPTER_CHANGED, subjects.ACCOUNT_CHANGED,
         *(_member(subject, subjects.ROUTER_QUEUE) for subject in MANAGE_ADAPTERS),
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS, subjects.EXPLAIN,
         subjects.SRV_ALL,
@@ -127,7 +135,7 @@ _WORKER = BusAccount(
     "leaders of groups",
     publish=(
         _all(subjects.heartbeat("_")), subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.BLOCKS_FIND,
-        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, CLAIM, ANY_INBOX,
+        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, CLAIM, ANY_INBOX, subjects.usage("*"),
     ),
     read=(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,
@@ -143,7 +151,10 @@ _WORKER = BusAccount(
 _KVSTATE = BusAccount(
     "kvstate",
     "the KV state service",
-    publish=(subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.ADAPTER_CHANGED),
+    publish=(
+        subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.ADAPTER_CHANGED, subjects.ACCOUNT_CHANGED,
+        *LEDGERS,
+    ),
     read=(
         *(
             _member(subject, subjects.KVSTATE_QUEUE)
@@ -151,7 +162,7 @@ _KVSTATE = BusAccount(
                 subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.SESSION_LIST, subjects.SESSION_DELETE,
                 subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.PINS, subjects.BLOCKS_FIND,
                 subjects.BLOCKS_COMMIT, subjects.LEASE, subjects.ADAPTER_PUT, subjects.ADAPTER_DELETE,
-                subjects.ADAPTERS, *RESPONSE_CALLS,
+                subjects.ADAPTERS, *RESPONSE_CALLS, *ACCOUNT_CALLS, subjects.LEASE_LIMITS,
             )
         ),
         subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL,
@@ -164,7 +175,7 @@ _CLI = BusAccount(
     publish=(
         subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE, subjects.SRV_ALL, subjects.MODELS, DRAIN,
         subjects.SESSION_ROUTE, subjects.KV_HOLDERS, subjects.BLOCKS_FIND, subjects.MANAGE_MODEL,
-        subjects.PUT_MODEL, *MANAGE_ADAPTERS, subjects.ADAPTERS,
+        subjects.PUT_MODEL, *MANAGE_ADAPTERS, subjects.ADAPTERS, *ACCOUNT_CALLS,
     ),
 )  # fmt: skip
 _HOST = BusAccount(

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from shared.messages.accounts import NO_KEY_OR_ID
 from shared.messages.adapters import Adapter
 from shared.messages.answer_parts import EmbeddingOptions, StructuredOutput
 from shared.messages.base import (
@@ -212,6 +213,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
             names the address of the caller. Empty: its tenant.
         lost_group: The group that had the attempt before this one and was lost. Routers avoid it if another
             group is ready. Empty: there was none.
+        key_id: The API key that the request came with, for the ledger of usage.
     """
 
     request_id: RequestId
@@ -231,6 +233,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     note: Annotated[bytes, msgspec.Meta(max_length=4096)] = b""
     call_key: CallKey = ""
     call_digest: CallKey = ""
+    key_id: NO_KEY_OR_ID = ""
     crashes: Annotated[int, msgspec.Meta(ge=0, le=MAX_ATTEMPT)] = 0
     confirms: bool = False
     tools: ToolUse | None = None

@@ -93,13 +93,49 @@ RESUME = m.ResumePoint(
     token_ids=[pack_tokens([1, 2]), b""], next_seq=5, fingerprint="abcd", session_version=3,
     prompt_logprobs=4, prompt_text=5, prompt_ids=6,
 )  # fmt: skip
+LIMITS = m.Limits(
+    requests_per_minute=60, tokens_per_minute=9000, running=4, tokens_per_day=10**6, tokens_per_month=10**7,
+    money_per_day=5_000_000, money_per_month=50_000_000, sessions=100, kv_bytes=2**30, batch_lines=1000,
+    adapters=3,
+)  # fmt: skip
+SCOPES = m.Scopes(models=["demo"], apis=["chat"], admin=True, read_only=True)
+TENANT = m.TenantRecord(
+    tenant="acme", limits=LIMITS, weight=2.0, models=["demo"], time_zone="Europe/Oslo", suspended=True,
+    session_days=30, usage_days=400, note="pilot", created_s=17,
+)  # fmt: skip
+KEY = m.KeyRecord(
+    key_id="0123456789ab", tenant="acme", digest=bytes(range(32)), label="ci", scopes=SCOPES, limits=LIMITS,
+    created_s=17, expires_s=18,
+)  # fmt: skip
+PRICE = m.PriceRecord(model="demo", prompt=500_000, cached=50_000, completion=1_500_000)
+RULES = m.AccountRules(keys_required=True, currency="EUR")
+STORED_KEY = m.StoredAccount(record=KEY, revision=7)
+AUDIT = m.AuditEntry(
+    number=7,
+    at_ms=17,
+    actor="key 0123456789ab",
+    action="put",
+    subject="tenant.acme",
+    detail="{}",
+    tenant="acme",
+)
+USAGE_RECORD = m.UsageRecord(
+    request_id="r-1", tenant="acme", key_id="0123456789ab", model="demo", prompt_tokens=12, cached_tokens=8,
+    completion_tokens=2, reasoning_tokens=1, embedded_tokens=5, queue_ms=3, compute_ms=40, ended_ms=17,
+    outcome="cut", batch=True,
+)  # fmt: skip
+USAGE_SUM = m.UsageSum(
+    day="2026-11-28", tenant="acme", key_id="0123456789ab", model="demo", requests=1, prompt_tokens=12,
+    cached_tokens=8, completion_tokens=2, reasoning_tokens=1, embedded_tokens=5, queue_ms=3, compute_ms=40,
+    money=9,
+)  # fmt: skip
 REQUEST = m.GenerateRequest(
     request_id="r-1", model="demo", messages=[MESSAGE], sampling=SAMPLING, session=SESSION, tenant="acme",
     priority=-3, attempt=1, reply_to="_INBOX.a.f", delivery="whole", resume=RESUME, kv="fetch",
     note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
     tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
     prompt_only=True, echo=True, generation_prompt=False, continues=True, prompt_ids=True, truncation="auto",
-    party="address 192.0.2.1", lost_group="g1",
+    party="address 192.0.2.1", lost_group="g1", key_id="0123456789ab",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -348,6 +384,25 @@ EXAMPLES: list[m.Wire] = [
         group="g0", model="demo", num_tokens=100, cached_tokens=96, tensor_parallel=2, kv_format="fp16"
     ),
     m.WarmSession(tenant="acme", session_id="s1"),
+    LIMITS,
+    SCOPES,
+    TENANT,
+    KEY,
+    PRICE,
+    RULES,
+    STORED_KEY,
+    m.AccountChange(actor="cli", put=TENANT, remove="key.0123456789ab", expected=7),
+    m.AccountStored(stored=STORED_KEY, version=8),
+    m.AccountQuery(cursor="key.0123456789ab", known=7),
+    m.AccountPage(records=[STORED_KEY], version=8, cursor="key.0123456789ab"),
+    m.AccountChanged(before=7, version=8, put=STORED_KEY, removed="key.0123456789ab"),
+    m.AuditQuery(before=7, count=10),
+    AUDIT,
+    m.AuditPage(entries=[AUDIT]),
+    USAGE_RECORD,
+    m.UsageQuery(tenant="acme", since="2026-11-01", until="2026-11-28", cursor="x"),
+    USAGE_SUM,
+    m.UsagePage(sums=[USAGE_SUM], currency="EUR", read_to=9, cursor="x"),
     m.Warmed(group="g0", num_tokens=100, cached_tokens=96, fetched_tokens=64),
     KV_RATES,
     m.ProfileQuery(seconds=5.0, group="g0", op_spans=1000),

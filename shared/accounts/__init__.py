@@ -1,0 +1,1 @@
+"""Tenants and keys as gateways and routers know them."""

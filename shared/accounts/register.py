@@ -1,0 +1,130 @@
+"""A copy of all tenants, keys, prices and rules, for parts that decide by them. Pure."""
+
+from collections.abc import Iterable
+
+from shared.messages import (
+    AccountChanged,
+    AccountRules,
+    KeyRecord,
+    Limits,
+    PriceRecord,
+    StoredAccount,
+    TenantRecord,
+)
+
+
+class AccountRegister:
+    """The records, as far as they were read.
+
+    Attributes:
+        version: Of what was read; 0: nothing was, or the register was always empty.
+        is_current: Whether it was read, and no change is known to be missing.
+        rules: What holds for all tenants.
+        changed_at: Counts the changes that were taken in, so that readers see that something has changed.
+    """
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.is_current = False
+        self.rules = AccountRules()
+        self.changed_at = 0
+        self._stored: dict[str, StoredAccount] = {}
+        self._tenants: dict[str, TenantRecord] = {}
+        self._keys: dict[str, KeyRecord] = {}
+        self._prices: dict[str, PriceRecord] = {}
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def tenant(self, name: str) -> TenantRecord | None:
+        """The record of a tenant; None: it has none, and no limits."""
+        return self._tenants.get(name)
+
+    def limits(self, name: str) -> Limits | None:
+        """The limits of a tenant; None: it has none."""
+        record = self._tenants.get(name)
+        return None if record is None else record.limits
+
+    def key(self, key_id: str) -> KeyRecord | None:
+        """The record of a key, also of one that has expired."""
+        return self._keys.get(key_id)
+
+    def price(self, model: str) -> PriceRecord | None:
+        """The price of a model; an adapter without one has that of its base."""
+        found = self._prices.get(model)
+        if found is None and ":" in model:
+            return self._prices.get(model.rpartition(":")[0])
+        return found
+
+    def stored(self, name: str) -> StoredAccount | None:
+        """A record by its name, with its revision."""
+        return self._stored.get(name)
+
+    def tenants(self) -> list[TenantRecord]:
+        """All tenants that have a record, by name."""
+        return [self._tenants[name] for name in sorted(self._tenants)]
+
+    def keys(self) -> list[KeyRecord]:
+        """All keys, by id."""
+        return [self._keys[key_id] for key_id in sorted(self._keys)]
+
+    def prices(self) -> list[PriceRecord]:
+        """All prices, by model."""
+        return [self._prices[model] for model in sorted(self._prices)]
+
+    def replace_all(self, records: Iterable[StoredAccount], version: int) -> None:
+        """Takes in the whole register."""
+        self._stored, self._tenants, self._keys, self._prices = {}, {}, {}, {}
+        self.rules = AccountRules()
+        for stored in records:
+            self._put(stored)
+        self.version, self.is_current = version, True
+        self.changed_at += 1
+
+    def apply(self, change: AccountChanged) -> bool:
+        """Takes in one change; False if others are missing, and the register has to be read again.
+
+        What the change says holds at once, also if others are missing: a removed key is not valid any more.
+        """
+        if change.version <= self.version:
+            return True
+        whole = change.before == self.version and self.is_current
+        if change.put is not None:
+            self._put(change.put)
+        elif change.removed:
+            self._remove(change.removed)
+        self.changed_at += 1
+        if not whole:
+            self.is_current = False
+            return False
+        self.version = change.version
+        return True
+
+    def _put(self, stored: StoredAccount) -> None:
+        record = stored.record
+        known = self._stored.get(record.name)
+        if known is not None and known.revision > stored.revision:
+            return
+        self._stored[record.name] = stored
+        if isinstance(record, TenantRecord):
+            self._tenants[record.tenant] = record
+        elif isinstance(record, KeyRecord):
+            self._keys[record.key_id] = record
+        elif isinstance(record, PriceRecord):
+            self._prices[record.model] = record
+        else:
+            self.rules = record
+
+    def _remove(self, name: str) -> None:
+        stored = self._stored.pop(name, None)
+        if stored is None:
+            return
+        record = stored.record
+        if isinstance(record, TenantRecord):
+            del self._tenants[record.tenant]
+        elif isinstance(record, KeyRecord):
+            del self._keys[record.key_id]
+        elif isinstance(record, PriceRecord):
+            del self._prices[record.model]
+        else:
+            self.rules = AccountRules()
