@@ -17,7 +17,12 @@ ACME = TenantRecord(tenant="acme", limits=Limits(running=3))
 KEY = KeyRecord(key_id="0123456789ab", tenant="acme", digest=bytes(32))
 PRICE = PriceRecord(model="demo", prompt=7)
 RULES = AccountRules(keys_required=True)
-RECORDS = [StoredAccount(record=record, revision=n) for n, record in enumerate((ACME, KEY, PRICE, RULES), 1)]
+RECORDS = [
+    StoredAccount(record=ACME, revision=1),
+    StoredAccount(record=KEY, revision=2),
+    StoredAccount(record=PRICE, revision=3),
+    StoredAccount(record=RULES, revision=4),
+]
 
 
 def read() -> AccountRegister:
