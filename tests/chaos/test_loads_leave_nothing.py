@@ -21,7 +21,7 @@ from tests.kits.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(scaled(300, 1200))
 ROUNDS = scaled(4, 50)
-ROLES = (keys.LEASE_PREFIX.encode(), keys.SWEEPER.encode())
+ROLES = (keys.LEASE_PREFIX, keys.SWEEPER)
 WARM_ROUNDS = 2  # caches and pools of connections fill
 MODELS = """
 [[models]]
@@ -62,14 +62,16 @@ class Holdings:
     processes: int
     connections: int
     shared: int
-    keys: list[bytes]
+    keys: list[str]
 
 
 def holdings(stack: Stack) -> Holdings:
     state = stack.state
     lasting = {one.name: psutil.Process(one.pid) for one in state.services if one.name != "worker-g0"}
     lasting["supervisor"] = psutil.Process(state.pid)
-    stores = [redis.Redis.from_url(url) for url in (state.redis_url, state.kv_redis_url)]
+    stores = [
+        redis.Redis.from_url(url, decode_responses=True) for url in (state.redis_url, state.kv_redis_url)
+    ]
     return Holdings(
         descriptors={name: one.num_fds() for name, one in lasting.items()},
         # the broker's runtime starts threads as it likes
