@@ -30,8 +30,10 @@ LEVEL ?= 2
 COMPILED_TESTS := tests/unit/client tests/unit/gateway tests/unit/router tests/unit/shared tests/unit/worker tests/contract
 # these take half of the CPU time, and nothing of what they test is compiled; the corpus is sent to compiled gateways by
 # `make test`, too, whose stacks also have compiled routers and leaders
-UNCOMPILED := tests/contract/corpus tests/contract/stores/test_block_store.py tests/contract/test_codec.py \
-	tests/contract/test_golden.py tests/contract/test_plain_data.py tests/contract/test_session_account.py \
+UNCOMPILED := tests/contract/corpus $(addprefix tests/contract/stores/test_,adapter_store.py block_store.py \
+	lease_store.py response_store.py session_store.py) \
+	$(addprefix tests/contract/test_,codec.py golden.py heartbeat_carrier.py plain_data.py redis_acl.py session_account.py \
+	session_lives.py session_quotas.py) \
 	tests/unit/shared/bus/test_shared_codec_bounds.py \
 	tests/unit/shared/test_compiled_modules.py tests/unit/shared/test_shared_lifecycle.py \
 	tests/unit/worker/forking tests/unit/worker/gguf tests/unit/worker/grammars tests/unit/worker/heartbeats \
@@ -65,9 +67,7 @@ test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="
 ifdef ARGS
 	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE) || { \
-	echo "==> what failed, once more and alone: some tests have time limits, and others ran beside them"; \
-	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none; }
+	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE)
 ifndef FORKED
 	@$(MEASURED) --out $(COVERAGE_ALONE) -m pytest -m "$(ORDINARY) and alone"
 endif

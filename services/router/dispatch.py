@@ -130,11 +130,11 @@ class Dispatcher:
     def _unknown(self, incoming: Incoming, model: str, now: float) -> Refusal:
         """The refusal for a model that is not there, or not for this tenant."""
         unknown = self._state.models.unknown(model, incoming.asker.tenant, self._fleet, now)
-        if unknown.code == "model_not_found" and not self._has_heard_all(now):
+        if unknown.code == "model_not_found" and not self.has_heard_all(now):
             return not_known_yet(model)
         return unknown
 
-    def _has_heard_all(self, now: float) -> bool:
+    def has_heard_all(self, now: float) -> bool:
         """Whether groups and hosts have had the time to be heard; on a busy machine they are late."""
         self._machine.note(self._pressure(now), now)
         late_s = self._machine.patience_s(now) if self._settle_s else 0.0

@@ -231,8 +231,11 @@ class RouterSubscriptions:
             raise adapters_not_read(base).error()
         book, tenant = self._state.models, tenant_of(message.subject, query.tenant)
         adapters = register.of_base(base) if not tenant or book.admits(base, tenant, self._fleet) else []
+        now = self._clock()
         return replace(
-            book.list_for(tenant, self._fleet, self._clock()), adapters=[listed(one) for one in adapters]
+            book.list_for(tenant, self._fleet, now),
+            adapters=[listed(one) for one in adapters],
+            settled=self._dispatcher.has_heard_all(now),
         )
 
     def _in_json(self, handle: Handler) -> Handler:

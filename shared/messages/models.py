@@ -285,3 +285,9 @@ class ModelList(Wire, frozen=True, kw_only=True):
     adapters: Annotated[
         list[ListedAdapter], msgspec.Meta(description="Of the model that was asked for, by name.")
     ] = []
+    settled: Annotated[
+        bool,
+        msgspec.Meta(
+            description="False: the router has just started, and has not heard all groups and hosts yet."
+        ),
+    ] = True

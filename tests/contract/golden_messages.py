@@ -300,7 +300,9 @@ EXAMPLES: list[m.Wire] = [
     m.DrainGroup(timeout_ms=5000),
     m.Draining(group="g0", instance_id="leader-1", requests=3, timeout_ms=5000),
     m.ListModels(tenant="acme", adapters_of="demo"),
-    m.ModelList(models=[CARD], away=["large"], offered=[MODEL_STATE], adapters=[LISTED_ADAPTER]),
+    m.ModelList(
+        models=[CARD], away=["large"], offered=[MODEL_STATE], adapters=[LISTED_ADAPTER], settled=False
+    ),
     m.StatusQuery(),
     m.ServiceStatus(
         service="router", instance_id="i1", state="draining", version="0.1.0", uptime_s=1.5, pid=42,

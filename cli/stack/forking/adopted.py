@@ -65,6 +65,15 @@ def adopt_orphans() -> bool:
     return bool(ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
 
 
+def has_children() -> bool:
+    """Whether this process has any child, also one that has ended and was not collected."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def collect_orphans(own: Collection[int]) -> bool:
     """Collect children that have ended, but for these and those that are in the process group of this one.
 

@@ -2,14 +2,16 @@
 
 import asyncio
 import signal
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
-from cli.stack.forking.adopted import AdoptedProcess, adopt_orphans, collect_orphans
+from cli.stack.forking.adopted import AdoptedProcess, adopt_orphans, collect_orphans, has_children
 from cli.stack.forking.client import ForkServer, ForkServerGone
 from cli.stack.forking.messages import Fork
 
 _COLLECT_AGAIN_S = 0.05
+_ORPHANS_S, _ORPHANS_POLL_S = 5.0, 0.01  # they end at once, and on a busy machine a moment later
 
 
 class ForkServers:
@@ -34,7 +36,8 @@ class ForkServers:
         self._servers: dict[str, ForkServer] = {}
         self._forked: list[AdoptedProcess] = []
         self._own: Callable[[], Collection[int]] = tuple
-        if modules and adopt_orphans():
+        self._adopts = bool(modules) and adopt_orphans()
+        if self._adopts:
             for name, imported in modules.items():
                 self._servers[name] = ForkServer(imported, log(f"forks-{name}"))
 
@@ -84,6 +87,16 @@ class ForkServers:
         for server in self._servers.values():
             server.close()
         self._servers.clear()
+
+    async def await_orphans(self) -> None:
+        """Return when the orphans have ended, which a killed service leaves behind; after `close`.
+
+        Call it when all services have ended. What still runs after some seconds is not waited for.
+        """
+        until = time.monotonic() + _ORPHANS_S
+        while self._adopts and has_children() and time.monotonic() < until:
+            self._collect()
+            await asyncio.sleep(_ORPHANS_POLL_S)
 
     def _collect(self) -> None:
         servers = self._servers.values()

@@ -192,6 +192,7 @@ class Stack:
             listener.close()
         for phase in sorted({one.child.spec.stop_phase for one in services}):
             await self._terminate([one for one in services if one.child.spec.stop_phase == phase])
+        await self._forks.await_orphans()
         if not self._failure.done():
             self._failure.cancel()
 

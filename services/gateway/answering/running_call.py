@@ -14,6 +14,7 @@ from services.gateway.admission.disconnects import ClientDisconnected
 from services.gateway.answering.events.slow_readers import OpenAnswer, Unread
 from shared.client import GenerationStream
 
+STANDING_S = 10.0  # that a busy machine may delay the deadlines of generations, which say more about the end
 T = TypeVar("T")
 
 
@@ -23,8 +24,8 @@ class RunningCall:
     Args:
         caller: Its connection tells when the caller leaves.
         all_running: Has this object as long as it may be aborted from outside.
-        limit_s: Seconds after which the watcher of readers ends the block. The deadlines of the generations
-            come earlier.
+        limit_s: Seconds after which the watcher of readers ends the block if a piece of the answer waits for
+            the reader; `STANDING_S` later in any case. The deadlines of the generations come earlier.
 
     Attributes:
         streams: Its generations, for what they hold unread.
@@ -46,7 +47,7 @@ class RunningCall:
         waited_s = now_s - delivery.waits_since if delivery.waits_since else 0.0
         behind = max((stream.behind for stream in self.streams), default=0.0)
         frames = sum(stream.unread for stream in self.streams)
-        late = now_s >= self._ends_at
+        late = now_s >= self._ends_at + (0.0 if delivery.waits_since else STANDING_S)
         return Unread(self._caller.party, frames + delivery.unsent, waited_s, behind, late=late)
 
     def abort(self, reason: Exception) -> None:

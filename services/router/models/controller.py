@@ -11,6 +11,7 @@ from contextlib import suppress
 import structlog
 
 from services.router.context import RouterContext
+from services.router.domain.groups.busy_machine import BusyMachine
 from services.router.domain.models.assumed import assume
 from services.router.domain.models.control_state import Action, Command, ModelFleet, Refused
 from services.router.domain.models.decision import decide
@@ -41,6 +42,7 @@ class ModelController:
         self._repeated = RepeatedLog(log)
         self._models = context.state.models
         self._clock = context.clock
+        self._pressure, self._machine = context.pressure, BusyMachine()
         self._models_changed = context.models_changed
         self._tick_s = context.settings.constants.models_tick_s
         self._pause_s = context.settings.constants.models_pause_s
@@ -62,7 +64,8 @@ class ModelController:
 
     def tick(self, now: float) -> None:
         """Decides once, and has it done if this router holds the lease."""
-        for host in self._models.expire(now):
+        self._machine.note(self._pressure(now), now)
+        for host in self._models.expire(now, self._machine.patience_s(now)):
             log.warning("a host is silent, and its models are no longer offered", host=host)
         if not self._models.offered:
             self._models.too_large.clear()

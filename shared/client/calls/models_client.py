@@ -12,13 +12,14 @@ from shared.bus.endpoint import call
 from shared.client.calls.model_list import known_models
 from shared.codec import encode
 from shared.errors import Conflict, InvalidRequest, ModelNotFound, RequestTooLarge, Unavailable
-from shared.messages import ManageModel, ModelManaged, ModelState, PutModel
+from shared.messages import ManageModel, ModelList, ModelManaged, ModelState, PutModel
 from shared.subjects import Caller
 
 Action = Literal["load", "wake", "sleep", "unload", "scale", "remove"]
 ANSWER_S = 2.0
 HOST_S = 5.0  # that of a busy machine answers late; one that is gone is known at once
 POLL_S, KNOWN_POLL_S = 0.2, 0.05
+SETTLE_S = 10.0  # within which a router that has just started has heard all hosts, on a busy machine as well
 STALE_S = 3.0  # a failure that routers report so soon after a wish may be the one before it
 
 
@@ -68,10 +69,22 @@ class ModelsClient:
         Raises:
             Unavailable: No router runs, or none answered in time.
         """
-        known = await known_models(
-            self._bus, timeout_s=self._timeout_s, caller=self._caller, wait_s=self._wait_s
-        )
-        return sorted(known.offered, key=lambda state: state.card.name)
+        return _sorted(await self._known_once(lambda known: bool(known.offered)))
+
+    async def _known_once(self, enough: Callable[[ModelList], bool]) -> ModelList:
+        """What a router knows; one that has just started is asked again until it knows `enough`, or all.
+
+        Any router answers first, and the one that has just started may not have heard the hosts.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + SETTLE_S
+        while True:
+            known = await known_models(
+                self._bus, timeout_s=self._timeout_s, caller=self._caller, wait_s=self._wait_s
+            )
+            if known.settled or enough(known) or loop.time() >= until:
+                return known
+            await asyncio.sleep(POLL_S)
 
     async def find_model(self, name: str) -> ModelState:
         """The state of a model, by its name or another name of it.
@@ -80,16 +93,13 @@ class ModelsClient:
             ModelNotFound: No host offers it; names those that are offered.
             Unavailable: No host offers any model, or no router answered.
         """
-        states = await self.list_models()
-        for state in states:
-            if name == state.card.name:
-                return state
-        for state in states:
-            if name in state.aliases:
-                return state
-        if not states:
+        known = await self._known_once(lambda known: _named(known, name) is not None)
+        state = _named(known, name)
+        if state is not None:
+            return state
+        if not known.offered:
             raise no_host()
-        names = ", ".join(state.card.name for state in states)
+        names = ", ".join(state.card.name for state in _sorted(known))
         raise ModelNotFound(f"no host offers model {name[:128]!r}; models that are: {names}", param="model")
 
     async def manage_model(self, wish: ModelWish) -> ModelState:
@@ -196,6 +206,17 @@ class ModelsClient:
                 if wish.is_met(state) or failed or waited_s >= timeout_s:
                     return state
             await asyncio.sleep(POLL_S)
+
+
+def _sorted(known: ModelList) -> list[ModelState]:
+    return sorted(known.offered, key=lambda state: state.card.name)
+
+
+def _named(known: ModelList, name: str) -> ModelState | None:
+    """The model of that name; else the first that has it as another name."""
+    states = _sorted(known)
+    exact = next((state for state in states if name == state.card.name), None)
+    return exact or next((state for state in states if name in state.aliases), None)
 
 
 def no_host() -> Unavailable:

@@ -2,7 +2,7 @@
 
 import itertools
 import shutil
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.plan import Engine, StepPlan
 from tests.kits.engine.plans import Blocks, new_sequence
 from tests.kits.engine.rank_options import rank_options
+from tests.kits.engine.shared_fork_server import sharing
 
 PROMPT, COUNT = [*range(3, 33)], 8
 FAMILY, RANK = "llama", 16
@@ -78,7 +79,14 @@ class Case:
         return list(made.values())
 
 
-@pytest.fixture(params=["null", "ranks"])
+@pytest.fixture(scope="module", autouse=True)
+def shared_fork_server() -> Iterator[None]:
+    with sharing():
+        yield
+
+
+# engines of ranks are not compiled
+@pytest.fixture(params=["null", pytest.param("ranks", marks=pytest.mark.sources)])
 async def case(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Case]:
     engine: Engine
     if request.param == "null":

@@ -52,18 +52,15 @@ def ask(url: str, prompt: str) -> tuple[str, str]:
     return answer.headers["x-ryz-group"], answer.json()["choices"][0]["text"]
 
 
-def taken(stack: Stack) -> float:
-    """Number of requests that the groups of a stack have completed."""
-    own = {service.pid for service in stack.state.services}
+def counted(stack: Stack, service: str, counter: str) -> float:
+    """The sum of a counter over the processes of one kind that a stack runs."""
+    own = {one.pid for one in stack.state.services}
     total = 0.0
-    for service in stack.status()["services"]:
-        if service["service"] == "worker" and service["pid"] in own:
-            metrics = httpx.get(f"{service['detail']['admin_url']}/metrics").text
-            total += sum(
-                float(line.rpartition(" ")[2])
-                for line in metrics.splitlines()
-                if line.startswith("ryz_worker_requests_total{")
-            )
+    for one in stack.status()["services"]:
+        if one["service"] == service and one["pid"] in own:
+            metrics = httpx.get(f"{one['detail'].get('admin_url') or stack.state.url}/metrics").text
+            lines = [line for line in metrics.splitlines() if line.partition("{")[0].split()[0] == counter]
+            total += sum(float(line.rpartition(" ")[2]) for line in lines)
     return total
 
 
@@ -86,7 +83,11 @@ def test_no_answer_is_a_mixture_and_none_is_made_twice(
         assert all(len(said) == 1 for by_prompt in texts.values() for said in by_prompt.values()), texts
         one, other = (set().union(*by_prompt.values()) for by_prompt in texts.values())
         assert not one & other, "the weights differ"
-        assert taken(first) + taken(second) == STREAMS
+        taken = sum(counted(stack, "worker", "ryz_worker_requests_total") for stack in (first, second))
+        # a group that takes longer than 200 ms to accept a request may get it again, as may the other group
+        again = sum(counted(stack, "gateway", "ryz_client_republished_total") for stack in (first, second))
+        print(f"{taken:.0f} taken, {again:.0f} published again")
+        assert STREAMS <= taken <= STREAMS + again
         for stack in (first, second):
             assert stack.end() == 0
 

@@ -80,17 +80,21 @@ def test_a_killed_training_goes_on_to_the_same_adapter(tmp_path: Path, data: Pat
     assert all(torch.equal(tensors[name], one) for name, one in expected.items())
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_a_checkpoint(tmp_path: Path, data: Path, number: int) -> None:
-    output = tmp_path / "adapter"
-    options = ["demo", "--data", data, *SHORT, "--no-packing", "--epochs", 200, "-o", output]
-    process = start(*options, "--checkpoint-s", 0)
+def stop_in_the_middle(process: "subprocess.Popen[str]", output: Path, number: int) -> None:
+    """Sends a signal that ends a training after its step, with a checkpoint."""
     said = kill_in_the_middle(process, output, number)
     assert process.returncode == 130, said
     assert "stopping after this step" in said
     assert "Go on: the same command with `--resume`." in said
     (found,) = (output / "checkpoints").iterdir()
     assert json.loads((found / "state.json").read_text())["step"] == read_log(output)[-1]["step"]
+
+
+def test_a_signal_ends_it_with_a_checkpoint(tmp_path: Path, data: Path) -> None:
+    """SIGTERM; SIGINT is sent to the training of a GGUF file."""
+    output = tmp_path / "adapter"
+    options = ["demo", "--data", data, *SHORT, "--no-packing", "--epochs", 200, "-o", output]
+    stop_in_the_middle(start(*options, "--checkpoint-s", 0), output, signal.SIGTERM)
 
 
 def test_a_gguf_file_is_trained_as_floats(tmp_path: Path, data: Path) -> None:
@@ -221,7 +225,7 @@ def test_the_floats_of_a_gguf_file_are_kept_for_a_resumed_training_only(tmp_path
     HfToGguf(demo_model(), GGMLQuantizationType.Q8_0).write(path, lambda _: None)
     options = [path, "--data", data, *SHORT, "--no-packing", "-o", output]
     process = start(*options, "--epochs", 200, "--checkpoint-s", 0)
-    kill_in_the_middle(process, output, signal.SIGKILL)
+    stop_in_the_middle(process, output, signal.SIGINT)
     assert (output / ".base" / "model.safetensors").exists()
     result = finetune(*options, "--epochs", 1, "--resume")
     assert isinstance(result.exception, CommandError)

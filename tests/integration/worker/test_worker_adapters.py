@@ -53,14 +53,15 @@ async def test_many_adapters_on_one_slot_answer_as_each_does_alone(
     options: dict[str, Any] = {"model": load_model(DEMO), "steps": scheduler_limits(64, 16, 32)}
     async with Kit(memory_bus, engine(2), adapter_bytes=4 * SLOT, **options) as kit:
         alone = [
-            tokens_of(await kit.run(ask(f"alone{number}"), adapter=one)) for number, one in enumerate(chosen)
+            tokens_of(await kit.run(ask(f"alone{number}"), adapter=one))
+            for number, one in enumerate(chosen[:5])
         ]
     assert len({tuple(tokens) for tokens in alone}) == 5
     async with Kit(memory_bus, engine(2), "g1", adapter_bytes=SLOT, **options) as kit:
         for number, one in enumerate(chosen):
             await kit.ask(ask(f"r{number}"), adapter=one)
         together = [tokens_of(await kit.end_of(f"r{number}")) for number in range(len(chosen))]
-        assert together == alone
+        assert together == [*alone, *alone[1:]]
         assert kit.metric("adapter_evictions_total") >= 3
         await kit.all_free()
 

@@ -14,8 +14,10 @@ ROUND = 500
 
 
 def each_of(strategy: st.SearchStrategy[T], count: int, act: Callable[[T], None]) -> None:
-    """Calls `act` with `count` examples, the same ones in every short run and new ones in every full run.
+    """Calls `act` with `count` examples, new ones in every full run.
 
+    Those of a short run are the same where the same modules are imported: hypothesis looks for constants in
+    their source, so that a whole run has others than a test that runs alone.
     A failing example is not shrunk, because the failure may also depend on all messages sent before.
     """
     first = random.getrandbits(32) if full else 0

@@ -143,7 +143,7 @@ class Stack:
         for one in self.family:
             with suppress(psutil.NoSuchProcess):  # also that of a zombie
                 if one.is_running() and one.status() != psutil.STATUS_ZOMBIE:
-                    left.append(" ".join(one.cmdline()))
+                    left.append(f"{one.pid} {one.name()}: {' '.join(one.cmdline())}")
         return left
 
     def interrupt(self) -> None:

@@ -24,7 +24,7 @@ class Unread:
         num_bytes: Bytes that wait.
         waited_s: Seconds since the reader took the last piece; 0 if no piece is being sent.
         behind: The bytes or frames that wait, as a part of those that one answer may have, from 0 to 1.
-        late: The time that the caller gave its request is over.
+        late: The time that the caller gave its request is over, and nothing else has ended the answer.
     """
 
     party: str
@@ -98,6 +98,8 @@ def answers_to_cut(answers: Sequence[Unread], limits: ReaderLimits) -> dict[int,
 
 
 def _slow(answer: Unread, limits: ReaderLimits) -> RyzError:
+    if answer.late and not answer.waited_s:
+        return DeadlineExceeded("the answer did not end in the time that the caller gave its request")
     if answer.late:
         return DeadlineExceeded("the caller did not read the answer in the time it gave the request")
     return Cancelled(

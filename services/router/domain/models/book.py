@@ -109,7 +109,7 @@ class ModelBook:
         offered = {name for name in self.offered.names() if self.admits(name, tenant, fleet)}
         return unknown_model(model, sorted(offered.union(served)))
 
-    def expire(self, now: float) -> list[str]:
-        """Drops what is too old; returns hosts that are gone."""
+    def expire(self, now: float, patience_s: float = 0.0) -> list[str]:
+        """Drops what is too old; returns hosts that are gone. `patience_s` as in `OfferedModels.expire`."""
         self.demand.expire(now)
-        return self.offered.expire(now)
+        return self.offered.expire(now, patience_s)

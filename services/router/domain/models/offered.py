@@ -52,9 +52,14 @@ class OfferedModels:
         self._index()
         return True
 
-    def expire(self, now: float) -> list[str]:
-        """Drops the hosts that have been silent for too long; returns their names."""
-        gone = [name for name, host in self._hosts.items() if now - host.heard_at > SILENT_S]
+    def expire(self, now: float, patience_s: float = 0.0) -> list[str]:
+        """Drops the hosts that have been silent for too long; returns their names.
+
+        Args:
+            patience_s: Seconds of silence that are allowed besides, because reports may be late.
+        """
+        silent_s = SILENT_S + patience_s
+        gone = [name for name, host in self._hosts.items() if now - host.heard_at > silent_s]
         for name in gone:
             for offer in self._hosts.pop(name).report.models:
                 self._away[offer.card.name] = offer.card, now + AWAY_S

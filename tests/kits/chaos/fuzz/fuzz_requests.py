@@ -227,6 +227,23 @@ _noise = st.builds(
 )  # fmt: skip
 
 
+def sound() -> list[Request]:
+    """Every body that the strategies edit, as it is, streamed and not: each of them is answered."""
+    near = [("/v1/chat/completions", CHAT), ("/v1/completions", COMPLETION)]
+    near += [(path, body) for path, bodies in GENERATING.items() for body in bodies]
+    return [
+        Request("POST", path.encode(), _json_type, json.dumps(_streamed(body, stream=stream)).encode())
+        for path, body in near
+        for stream in (False, True)
+    ]
+
+
+def _streamed(body: dict[str, Any], *, stream: bool) -> dict[str, Any]:
+    if stream:
+        return body | {"stream": True}
+    return {name: value for name, value in body.items() if name != "stream_options"}
+
+
 def ours() -> st.SearchStrategy[Request]:
     """All requests that are not from schemathesis."""
     chat, completion = _posts("/v1/chat/completions", CHAT), _posts("/v1/completions", COMPLETION)

@@ -1,13 +1,17 @@
 """Answers that are cut off for slow readers, and the size that a call may ask for, without a connection."""
 
-from typing import Any
+import asyncio
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from services.gateway.admission.caller import Caller
 from services.gateway.answering.answer_cost import check_cost
 from services.gateway.answering.events.slow_readers import ReaderLimits, Unread, answers_to_cut
+from services.gateway.answering.running_call import STANDING_S, RunningCall
 from shared.client.generation.frames.answer_buffer import weight_of
 from shared.errors import InvalidRequest
 from shared.messages import Delta, GenerateRequest, Sampling, TokenLogprob, Tokens, TopLogprob
@@ -28,6 +32,26 @@ def test_a_reader_that_is_waited_for_and_falls_far_behind_is_cut_off_before_its_
         Unread("a", 5, behind=0.9),  # nothing is being sent: the answer is not complete yet
     ]
     assert list(answers_to_cut(answers, LIMITS)) == [1]
+
+
+def test_only_a_reader_that_is_waited_for_is_told_that_it_did_not_read() -> None:
+    """After a pause of the whole gateway its call is late, and so are the deadlines of its generations."""
+    delivery = SimpleNamespace(waits_since=0.0, unsent=0)
+    caller = cast(
+        Caller, SimpleNamespace(delivery=delivery, party="a", connection=SimpleNamespace(gone=False))
+    )
+
+    async def unread_after(seconds: float) -> Unread:
+        call = RunningCall(caller, set(), 3.0)
+        async with call:
+            return call.unread(asyncio.get_running_loop().time() + seconds)
+
+    assert not asyncio.run(unread_after(3.1)).late
+    ended = asyncio.run(unread_after(3.1 + STANDING_S))
+    delivery.waits_since = 0.001
+    unread = asyncio.run(unread_after(3.1))
+    messages = [error.message for error in answers_to_cut([ended, unread], LIMITS).values()]
+    assert ["did not end" in messages[0], "did not read" in messages[1]] == [True, True]
 
 
 def test_of_a_tenant_above_its_share_the_largest_goes_and_others_are_not_touched() -> None:

@@ -37,6 +37,14 @@ def test_a_silent_host_is_gone_with_its_models_and_comes_back() -> None:
     assert offered.names() == ["a", "b"]
 
 
+def test_on_a_busy_machine_a_host_may_be_silent_for_longer() -> None:
+    offered = OfferedModels()
+    offered.observe(report(5, offer("a"), host="h1"), 0.0)
+    assert offered.expire(SILENT_S + 3.9, patience_s=4.0) == []
+    assert offered.names() == ["a"]
+    assert offered.expire(SILENT_S + 4.1, patience_s=4.0) == ["h1"]
+
+
 def test_hosts_that_offer_the_same_model_are_listed_by_name() -> None:
     offered = OfferedModels()
     for host in ("h2", "h1"):
