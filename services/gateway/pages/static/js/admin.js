@@ -19,8 +19,8 @@ function cell(text, { className = "", more = "" } = {}) {
   return element("td", { className }, element("span", { textContent: text }), ...(more ? [element("small", { textContent: more })] : []));
 }
 
-function money(millionths) {
-  return `${(millionths / 1e6).toFixed(2)}${currency ? ` ${currency}` : ""}`;
+function money(amount) {
+  return `${amount.toFixed(2)}${currency ? ` ${currency}` : ""}`;
 }
 
 function limitsIn(limits = {}) {
@@ -40,16 +40,16 @@ function bar(part) {
 
 function drawTenants(tenants, usage) {
   const used = new Map(usage.map((one) => [one.tenant, one]));
-  const names = [...new Set([...tenants.map((one) => one.tenant), ...used.keys()])].sort();
+  const names = [...new Set([...tenants.map((one) => one.id), ...used.keys()])].sort();
   const all = usage.reduce((sum, one) => sum + one.prompt_tokens + one.completion_tokens, 0);
   at("tenants").replaceChildren(...names.map((name) => {
-    const record = tenants.find((one) => one.tenant === name);
+    const record = tenants.find((one) => one.id === name);
     const sum = used.get(name) ?? { requests: 0, prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0, money: 0 };
     const facts = [record?.suspended && "suspended", record && record.weight !== 1 && `weight ${record.weight}`, record?.models?.length && record.models.join(", ")];
     const row = element("tr", {},
       cell(name, { more: facts.filter(Boolean).join(" · ") }), cell(limitsIn(record?.limits)),
       ...[sum.requests, sum.prompt_tokens, sum.cached_tokens, sum.completion_tokens].map((value) => cell(short.format(value), { className: "number" })),
-      cell(sum.money ? money(sum.money) : "–", { className: "number" }), bar(all ? (sum.prompt_tokens + sum.completion_tokens) / all : 0));
+      cell(sum.money ? money(sum.money / 1e6) : "–", { className: "number" }), bar(all ? (sum.prompt_tokens + sum.completion_tokens) / all : 0));
     if (record?.suspended) row.dataset.state = "suspended";
     return row;
   }));
@@ -100,11 +100,11 @@ async function read() {
     const [tenants, keys, usage, audit] = await Promise.all(
       ["tenants", "keys", `usage?by=tenant&since=${day}`, "audit?count=20"].map((what) => json(`/v1/manage/${what}`)));
     currency = usage.currency ?? "";
-    drawTenants(tenants.data, usage.data);
-    drawKeys(keys.data);
-    drawAudit(audit.data);
-    at("days").textContent = `usage of the last 30 days`;
-    at("rule").textContent = keys.keys_required ? `${number.format(keys.data.length)}, and requests need one` : "requests need none";
+    drawTenants(tenants.tenants, usage.data);
+    drawKeys(keys.keys);
+    drawAudit(audit.entries);
+    at("days").textContent = "usage of the last 30 days";
+    at("rule").textContent = keys.keys_required ? `${number.format(keys.keys.length)}, and requests need one` : "requests need none";
     [at("key-form").hidden, at("shown").hidden] = [true, false];
     link("live", "live");
     return true;
