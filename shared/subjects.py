@@ -54,6 +54,7 @@ ACCOUNT_CHANGED = f"{PREFIX}.account.changed"
 AUDIT = f"{PREFIX}.kvstate.audit"
 USAGE = f"{PREFIX}.kvstate.usage"
 LEASE_LIMITS = f"{PREFIX}.kvstate.limits.lease"
+TENANT_ERASE = f"{PREFIX}.kvstate.tenant.erase"
 ATTACH = f"{PREFIX}.attach"
 # The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject
 BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"

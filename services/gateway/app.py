@@ -35,6 +35,7 @@ from services.gateway.formats.tokens.formats import DetokenizeFormat, TokenizeFo
 from services.gateway.formats.tokens.schema import DetokenizeRequest, TokenizeRequest
 from services.gateway.pages.assembly import PageParts
 from services.gateway.resources.batches.service import BatchRequest, BatchService
+from services.gateway.resources.erasure.erasure import TenantErasure
 from services.gateway.resources.sessions.schema import NewSession, ToGroup
 from services.gateway.resources.sessions.tenants import TenantSessions
 from services.gateway.resources.stored_responses.begun_answer import BegunResponse
@@ -50,6 +51,7 @@ from services.gateway.transports.http.openapi_document import (
 from services.gateway.transports.http.path_methods import HeadAnswers
 from services.gateway.transports.http.response_pieces import PieceSender
 from services.gateway.transports.http.routes.batches import add_batches
+from services.gateway.transports.http.routes.erasure import add_erasure
 from services.gateway.transports.http.routes.formats import format_route
 from services.gateway.transports.http.routes.info import ServiceInfo, info_router
 from services.gateway.transports.http.routes.lora_adapters import (
@@ -167,6 +169,7 @@ def create_app(
     _add_streams(app, context, answering)
     add_manage_models(app, context, operators)
     add_lora_adapters(app, context, operators)
+    add_erasure(app, context, operators, TenantErasure(client.bus, batches))
     app.include_router(info_router(context.settings, context.admission.keyring, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics, socket_path=REALTIME)

@@ -21,6 +21,7 @@ from services.kvstate.blocks.tier import BlockTier, TierLimits
 from services.kvstate.call_server import CallServer
 from services.kvstate.domain.block_eviction import SESSION_SHARE
 from services.kvstate.domain.session_quota import ALONE_SHARE, SessionLives, SessionQuotas
+from services.kvstate.erasure.calls import ErasureCalls
 from services.kvstate.leases.calls import LeaseCalls
 from services.kvstate.leases.redis_leases import RedisLeaseStore
 from services.kvstate.metrics import KVStateMetrics
@@ -136,6 +137,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             *LeaseCalls(leases).calls(),
             *AdapterCalls(bus, adapters).calls(),
             *BlockCalls(tier, counted).calls(),
+            *ErasureCalls(sessions, store, kept_responses, tier).calls(),
         ]
     )
     await service.answer_operators(bus)

@@ -98,6 +98,7 @@ _GATEWAY = BusAccount(
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
         DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, subjects.PUT_MODEL, *MANAGE_ADAPTERS,
         subjects.ADAPTERS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES, *ACCOUNT_CALLS, subjects.LEASE_LIMITS,
+        subjects.TENANT_ERASE,
     ),
     read=(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,
@@ -163,6 +164,7 @@ _KVSTATE = BusAccount(
                 subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.PINS, subjects.BLOCKS_FIND,
                 subjects.BLOCKS_COMMIT, subjects.LEASE, subjects.ADAPTER_PUT, subjects.ADAPTER_DELETE,
                 subjects.ADAPTERS, *RESPONSE_CALLS, *ACCOUNT_CALLS, subjects.LEASE_LIMITS,
+                subjects.TENANT_ERASE,
             )
         ),
         subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL,

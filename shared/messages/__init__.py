@@ -76,6 +76,7 @@ from shared.messages.conversation import (
     ToolDefinition,
     ToolUse,
 )
+from shared.messages.erasure import TenantErase, TenantErased
 from shared.messages.fleet import (
     ClaimGroup,
     DownReason,
@@ -213,8 +214,8 @@ __all__ = [
     "SessionList", "SessionOutcome", "SessionPage", "SessionPin", "SessionRecord", "SessionRef",
     "SessionRoute", "SessionRouteQuery", "SessionSummary", "SessionTurn", "SessionTurns", "StartGroup",
     "State", "StatusQuery", "StopGroup", "StoredAccount", "StructuredOutput", "TemplateOptions",
-    "TenantRecord", "TextPart", "Timeline", "TokenLogprob", "TokenizeQuery", "Tokenized", "Tokens",
-    "ToolCall", "ToolCallPart", "ToolDefinition", "ToolUse", "TopLogprob", "TurnMark", "TurnState",
-    "UnloadAdapterCall", "Usage", "UsagePage", "UsageQuery", "UsageRecord", "UsageSum", "Vitals",
+    "TenantErase", "TenantErased", "TenantRecord", "TextPart", "Timeline", "TokenLogprob", "TokenizeQuery",
+    "Tokenized", "Tokens", "ToolCall", "ToolCallPart", "ToolDefinition", "ToolUse", "TopLogprob", "TurnMark",
+    "TurnState", "UnloadAdapterCall", "Usage", "UsagePage", "UsageQuery", "UsageRecord", "UsageSum", "Vitals",
     "WarmSession", "Warmed", "Wire", "Work",
 ]  # fmt: skip

@@ -13,7 +13,7 @@ from shared.web.admitted_connection import CONNECTION
 
 EVENTS = "/cluster/events"
 _FILES = "/pages/"
-_PAGES = {"/": "chat.html", "/cluster": "cluster.html"}
+_PAGES = {"/": "chat.html", "/cluster": "cluster.html", "/admin": "admin.html"}
 _LENGTH = b"content-length"
 
 

@@ -23,7 +23,8 @@ class BlockMetrics:
         self._evicted = counter(
             "ryz_kvstate_blocks_evicted_total",
             "KV blocks that this replica deleted, by reason: `age`, `memory` (Redis had none left), "
-            "`tenant_quota`, `session_quota`, `session_deleted`, `session_expired`, `lost` (bytes gone).",
+            "`tenant_quota`, `session_quota`, `session_deleted`, `session_expired`, `tenant_erased`, "
+            "`lost` (bytes gone).",
             ["reason"],
         )
         self._found = counter(

@@ -78,6 +78,12 @@ class RedisResponseStore:
         (there,) = await self._link.run_script(scripts.DELETE, [((), (tenant, response_id))])
         return bool(there)
 
+    async def ids_of(self, tenant: str, limit: int) -> list[str]:
+        """See `ResponseStore.ids_of`."""
+        order = f"{keys.RESPONSE_ENDS_PREFIX}{tenant}"
+        (ids,) = await self._link.pipeline([("ZRANGE", order, 0, limit - 1)])
+        return [response_id.decode() for response_id in ids]
+
     async def close(self) -> None:
         """See `ResponseStore.close`."""
         await self._link.close()

@@ -118,6 +118,10 @@ class ResponseStore(Protocol):
         """Removes a record; returns False if there was none."""
         ...
 
+    async def ids_of(self, tenant: str, limit: int) -> list[str]:
+        """Returns up to `limit` ids of a tenant's responses, those that expire first before others."""
+        ...
+
     async def close(self) -> None:
         """Closes all connections. May be called twice."""
         ...

@@ -86,7 +86,7 @@ class SessionCalls:
             CallKind("get", subjects.SESSION_GET, SessionGet, self._get),
             CallKind("commit", subjects.SESSION_COMMIT, SessionCommit, self._commit),
             CallKind("list", subjects.SESSION_LIST, SessionList, self._list),
-            CallKind("delete", subjects.SESSION_DELETE, SessionDelete, self._delete),
+            CallKind("delete", subjects.SESSION_DELETE, SessionDelete, self.delete),
             CallKind("describe", subjects.SESSION_DESCRIBE, SessionDescribe, self._describe),
             CallKind("pin", subjects.SESSION_PIN, SessionPin, self._pin),
             CallKind("pins", subjects.PINS, PinList, self._pins),
@@ -162,7 +162,8 @@ class SessionCalls:
         found = await self._store.list_pins(query.limit, query.cursor)
         return PinPage(pins=found.pins, cursor=found.last)
 
-    async def _delete(self, query: SessionDelete) -> SessionDeleted:
+    async def delete(self, query: SessionDelete) -> SessionDeleted:
+        """Deletes a session, releases its blocks, and lets routers and leaders know."""
         key = query.tenant, query.session_id
         if not await self._store.delete_session(*key):
             raise _not_found(query.session_id)

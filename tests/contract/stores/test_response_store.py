@@ -145,3 +145,17 @@ async def test_what_is_continued_lives_on(make: Make, tenant: str) -> None:
     assert await store.get(tenant, "other") is None
     await asyncio.sleep(0.6)
     assert await store.get(tenant, "parent") is None
+
+
+async def test_the_ids_of_a_tenant(make: Make, tenant: str) -> None:
+    store = make()
+    assert await store.ids_of(tenant, 10) == []
+    for number in range(5):
+        await store.put(ResponseEntry(tenant, f"r{number}", b"x", ended=number != 3))
+    await store.put(ResponseEntry(tenant + "x", "other", b"x"))
+    assert sorted(await store.ids_of(tenant, 10)) == [f"r{number}" for number in range(5)]
+    assert len(await store.ids_of(tenant, 2)) == 2
+    for response_id in await store.ids_of(tenant, 10):
+        assert await store.delete(tenant, response_id)
+    assert await store.ids_of(tenant, 10) == []
+    assert await store.ids_of(tenant + "x", 10) == ["other"]

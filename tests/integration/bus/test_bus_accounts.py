@@ -95,6 +95,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.ACCOUNTS: (ROUTERS | {"gateway", "cli"}, KVSTATE),
     subjects.ACCOUNT_CHANGED: (KVSTATE, ROUTERS | {"gateway"}),
     subjects.LEASE_LIMITS: (ROUTERS | {"gateway"}, KVSTATE),
+    subjects.TENANT_ERASE: ({"gateway"}, KVSTATE),
     subjects.usage("acme"): (LEADERS | KVSTATE, set()),
     subjects.account_record("key.k"): (KVSTATE, set()),
     subjects.audit_entry(): (KVSTATE, set()),

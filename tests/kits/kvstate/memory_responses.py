@@ -111,6 +111,12 @@ class MemoryResponseStore:
         self._purge()
         return self._kept.pop((tenant, response_id), None) is not None
 
+    async def ids_of(self, tenant: str, limit: int) -> list[str]:
+        """See `ResponseStore.ids_of`."""
+        self._purge()
+        mine = [(kept.expires_at, key[1]) for key, kept in self._kept.items() if key[0] == tenant]
+        return [response_id for _, response_id in sorted(mine)][:limit]
+
     async def close(self) -> None:
         """See `ResponseStore.close`."""
 

@@ -81,7 +81,10 @@ class BatchLog:
                 await self._jetstream.put(subject, msgspec.json.encode(wanted), expected_last=seq)
             except WrongLastMessage:
                 continue
-            self.records[batch_id] = wanted
+            if wanted.erased:
+                self.records.pop(batch_id, None)
+            else:
+                self.records[batch_id] = wanted
             return wanted
         raise Unavailable(f"batch {batch_id!r} is changed by too many at once", reason="batch_busy")
 
@@ -140,7 +143,10 @@ class BatchLog:
                 break
             for message in found:
                 record = _record(message)
-                self.records[record.batch_id] = record
+                if record.erased:
+                    self.records.pop(record.batch_id, None)
+                else:
+                    self.records[record.batch_id] = record
             self._seen = found[-1].seq
         limit_s = time.time() - self._ttl_s
         for record in [one for one in self.records.values() if one.ended]:
@@ -156,11 +162,12 @@ class BatchLog:
         found = None
         if batch_id.startswith("batch_") and batch_id.removeprefix("batch_").isalnum():
             found = await self._jetstream.last(BATCHES_STREAM, batch_record(tenant, batch_id))
-        if found is None:
+        record = None if found is None else _record(found)
+        if found is None or record is None or record.erased:
             raise BatchNotFound(
                 f"no batch {batch_id[:64]!r}: it was never made, or has expired", batch_id=batch_id[:64]
             )
-        return _record(found), found.seq
+        return record, found.seq
 
 
 def _record(message: StoredMessage) -> BatchRecord:

@@ -48,6 +48,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         lease_until_s: Until when it does.
         term: How often a gateway has taken it; the files of a term are written by one gateway only.
         cleaned: Nothing of it is left in the streams but this.
+        erased: It is treated as if it had never been; the record stays so that all gateways forget it.
     """
 
     batch_id: str
@@ -74,6 +75,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     lease_until_s: float = 0.0
     term: int = 0
     cleaned: bool = False
+    erased: bool = False
 
     @property
     def ended(self) -> bool:
@@ -160,6 +162,22 @@ def cancelled(record: BatchRecord, now_s: float) -> BatchRecord:
 def paused(record: BatchRecord, *, on: bool) -> BatchRecord:
     """The record with its requests held back, or not any more."""
     return record if record.ended or record.paused == on else replace(record, paused=on)
+
+
+def erased(record: BatchRecord) -> BatchRecord:
+    """What stays of a batch of a tenant that is erased: its id, until records of its age go."""
+    return BatchRecord(
+        batch_id=record.batch_id,
+        tenant=record.tenant,
+        endpoint="",
+        input_file_id="",
+        completion_window="",
+        created_s=0,
+        expires_s=0,
+        state=record.state,
+        cleaned=True,
+        erased=True,
+    )
 
 
 def claimed(record: BatchRecord, owner: str, now_s: float, lease_s: float) -> BatchRecord | None:

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
 from services.gateway.formats.fields.body_types import LenientBody, RequestBody
-from services.gateway.resources.batches.record import BatchRecord, cancelled, new_batch_id, paused
+from services.gateway.resources.batches.record import BatchRecord, cancelled, erased, new_batch_id, paused
 from services.gateway.resources.batches.streams import BatchParts
 from shared.errors import InvalidRequest, RateLimited
 
@@ -125,6 +125,22 @@ class BatchService:
     async def pause(self, tenant: str, batch_id: str, *, on: bool) -> BatchRecord:
         """Holds the requests of a batch back, or lets them go on; those that run end."""
         return await self.parts.log.change(tenant, batch_id, lambda record: paused(record, on=on))
+
+    async def erase_ended(self, tenant: str) -> tuple[int, int]:
+        """Ends the batches of a tenant, and erases those that have ended.
+
+        Returns how many are erased, and how many have not ended yet: a batch ends in a moment, when the
+        gateway that looks after it has stopped its requests.
+        """
+        gone = left = 0
+        for record in await self.batches_of(tenant):
+            if record.cleaned:
+                await self.parts.log.change(tenant, record.batch_id, erased)
+                gone += 1
+            else:
+                await self.cancel(tenant, record.batch_id)
+                left += 1
+        return gone, left
 
     def _check_room(self, tenant: str) -> None:
         rules = self.parts.rules

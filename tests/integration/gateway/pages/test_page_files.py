@@ -45,7 +45,7 @@ async def test_browsers_get_the_chat_and_others_the_index(http: httpx.AsyncClien
 async def test_pages_have_no_inline_script_or_style_and_name_files_that_exist(
     http: httpx.AsyncClient,
 ) -> None:
-    for path in ("/", "/cluster"):
+    for path in ("/", "/cluster", "/admin"):
         text = (await http.get(path, headers=HTML)).text
         assert "<style" not in text
         assert " style=" not in text

@@ -1,0 +1,1 @@
+"""`ryz tenants`: tenants, their limits, their usage and their data."""

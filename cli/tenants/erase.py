@@ -1,0 +1,85 @@
+"""`ryz tenants erase`: erases the data of a tenant over the HTTP API, and prints the receipt."""
+
+import sys
+import time
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import typer
+
+from cli.command_groups import GatewayOptions
+from cli.command_options import with_options
+
+STEP_S = 30.0  # of the gateway's work between two answers
+MARGIN_S = 30.0
+INCOMPLETE = 5
+_COUNTS = ("batches", "files", "file_bytes", "sessions", "responses", "kv_blocks", "kv_bytes")
+
+
+@with_options
+def erase(
+    tenant: Annotated[str, typer.Argument(metavar="TENANT", help="Whose data is erased.")],
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    timeout_s: Annotated[
+        float, typer.Option("--timeout", min=1, max=86_400.0, help="Go on for at most so many seconds.")
+    ] = 600.0,
+    common: GatewayOptions,
+) -> None:
+    """Erase sessions, KV blocks, stored responses, batches and files of a tenant, and print a receipt.
+
+    Suspend the tenant first, or revoke its keys: what it makes meanwhile is not erased. The key has to be an
+    admin's. Exit code 5: something is left, and the command can be given again.
+
+    Examples:
+        ryz tenants erase acme
+        ryz tenants erase acme --yes --json
+    """
+    from cli.console import fail, out  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.http_api import HttpApi, find_url  # noqa: PLC0415
+    from cli.visible import json_text  # noqa: PLC0415
+
+    if not yes:
+        if not sys.stdin.isatty():
+            fail("Erasing cannot be undone: say `--yes` where no one can be asked.", 2)
+        typer.confirm(f"Erase all sessions, responses, batches and files of tenant {tenant!r}?", abort=True)
+    api = HttpApi(
+        find_url(common.url, common.state_dir, common.api_key), common.api_key, timeout_s=STEP_S + MARGIN_S
+    )
+    total: dict[str, Any] = {}
+    until = time.monotonic() + timeout_s
+    try:
+        while not total.get("complete") and (not total or time.monotonic() < until):
+            path = f"/v1/manage/tenants/{quote(tenant, safe='')}/erase"
+            total = _added(total, api.ask("POST", path, params={"within": f"{STEP_S:g}"}).json())
+    finally:
+        api.close()
+    if common.as_json:
+        print(json_text(total))
+    else:
+        out.print(receipt_words(total), markup=False, soft_wrap=True)
+    if not total["complete"]:
+        raise typer.Exit(INCOMPLETE)
+
+
+def receipt_words(receipt: dict[str, Any]) -> str:
+    """Return the receipt for people."""
+    lines = [
+        f"Tenant {receipt['tenant']}: erased {receipt['sessions']} sessions, "
+        f"{receipt['responses']} responses, "
+        f"{receipt['kv_blocks']} KV blocks ({receipt['kv_bytes']:,} bytes), {receipt['batches']} batches, "
+        f"{receipt['files']} files ({receipt['file_bytes']:,} bytes)."
+    ]
+    if not receipt["complete"]:
+        lines.append(
+            f"Something is left ({receipt['batches_left']} batches have not ended): give the command again."
+        )
+    return "\n".join(lines)
+
+
+def _added(total: dict[str, Any], step: dict[str, Any]) -> dict[str, Any]:
+    """The receipts of two steps as one."""
+    if not total:
+        return step
+    counts = {name: total[name] + step[name] for name in _COUNTS}
+    return step | counts | {"began_s": total["began_s"]}

@@ -1,0 +1,1 @@
+"""Erases what the fleet has of a tenant."""

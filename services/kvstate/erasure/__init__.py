@@ -1,0 +1,1 @@
+"""Erases what the service has of a tenant."""

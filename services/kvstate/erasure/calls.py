@@ -1,0 +1,81 @@
+"""The call of gateways that erases sessions, stored responses and KV blocks of a tenant, a part at a time."""
+
+import time
+from collections.abc import Callable
+
+from services.kvstate.blocks.tier import BlockTier
+from services.kvstate.call_server import CallKind
+from services.kvstate.responses.store import ResponseStore
+from services.kvstate.sessions.calls import SessionCalls
+from services.kvstate.sessions.store import SessionStore
+from shared import subjects
+from shared.errors import SessionNotFound
+from shared.messages import SessionDelete, TenantErase, TenantErased
+
+PAGE = 64
+
+
+class ErasureCalls:
+    """Answers the call.
+
+    Sessions go one by one, as with a deletion by their tenant: their tombstones keep a leader that still has
+    one in memory from storing it again. Then responses, then the blocks that no session holds any more.
+    """
+
+    def __init__(
+        self,
+        deletions: SessionCalls,
+        sessions: SessionStore,
+        responses: ResponseStore,
+        tier: BlockTier,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deletions = deletions
+        self._sessions = sessions
+        self._responses = responses
+        self._tier = tier
+        self._clock = clock
+
+    def calls(self) -> tuple[CallKind, ...]:
+        """Returns the call with its name, subject and type."""
+        return (CallKind("erase", subjects.TENANT_ERASE, TenantErase, self._erase),)
+
+    async def _erase(self, call: TenantErase) -> TenantErased:
+        tenant, until = call.tenant, self._clock() + call.for_ms / 1000
+        gone_sessions, sessions_left = await self._erase_sessions(tenant, until)
+        gone_responses, responses_left = await self._erase_responses(tenant, until)
+        blocks = num_bytes = 0
+        while True:
+            freed, blocks_left = await self._tier.erase_tenant(tenant)
+            blocks, num_bytes = blocks + freed.blocks, num_bytes + freed.num_bytes
+            if not (blocks_left and freed.blocks) or self._clock() >= until:
+                break
+        return TenantErased(
+            sessions=gone_sessions,
+            responses=gone_responses,
+            kv_blocks=blocks,
+            kv_bytes=num_bytes,
+            left=sessions_left or responses_left or blocks_left,
+        )
+
+    async def _erase_sessions(self, tenant: str, until: float) -> tuple[int, bool]:
+        gone = 0
+        while page := (await self._sessions.list_page(tenant, PAGE, None)).sessions:
+            for session in page:
+                if self._clock() >= until:
+                    return gone, True
+                try:
+                    await self._deletions.delete(SessionDelete(tenant=tenant, session_id=session.session_id))
+                except SessionNotFound:
+                    continue  # it was deleted meanwhile
+                gone += 1
+        return gone, False
+
+    async def _erase_responses(self, tenant: str, until: float) -> tuple[int, bool]:
+        gone = 0
+        while ids := await self._responses.ids_of(tenant, PAGE):
+            for response_id in ids:
+                if self._clock() >= until:
+                    return gone, True
+                gone += await self._responses.delete(tenant, response_id)
+        return gone, False

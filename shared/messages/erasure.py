@@ -1,0 +1,33 @@
+"""The call that erases what the KV state service has of a tenant."""
+
+from typing import Annotated, ClassVar
+
+import msgspec
+
+from shared.messages.base import Tenant, Wire
+
+
+class TenantErase(Wire, frozen=True, kw_only=True):
+    """Erases sessions, stored responses and KV blocks of a tenant; ask again while some are left.
+
+    Attributes:
+        for_ms: How long the service may work on it.
+    """
+
+    max_bytes: ClassVar[int] = 1024
+    tenant: Tenant
+    for_ms: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1000
+
+
+class TenantErased(Wire, frozen=True, kw_only=True):
+    """Answer to `TenantErase`: what this call has erased.
+
+    Attributes:
+        left: There is more, or KV blocks that a group is reading at this moment.
+    """
+
+    sessions: int = 0
+    responses: int = 0
+    kv_blocks: int = 0
+    kv_bytes: int = 0
+    left: bool = False

@@ -1,0 +1,130 @@
+"""`POST /v1/manage/tenants/{tenant}/erase`: batches, files, sessions and responses go, with a receipt."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from cli.tenants.erase import erase as erase_command
+from shared import subjects
+from shared.bus.endpoint import call
+from shared.messages import SessionCommit, SessionCommitted
+from tests.kits.gateway.batch_stack import BatchGateway, batch_gateway, chat_lines, null_leader
+from tests.kits.kvstate.service import own_redis, record, running
+from tests.kits.servers import NatsServer
+from tests.kits.waiting import until
+
+KEYS = "acme-1234:acme,other-123:other"
+ADMIN = {"Authorization": "Bearer adm-11111111"}
+
+
+@pytest.fixture
+async def stack(broker: NatsServer, tmp_path: Path) -> AsyncIterator[tuple[BatchGateway, BatchGateway]]:
+    """Two gateways with the same files, a leader, and a KV state service."""
+    files = tmp_path / "files"
+    settings: dict[str, Any] = {"api_keys": KEYS, "admin_keys": "adm-11111111"}
+    async with (
+        own_redis(tmp_path) as (redis, _),
+        running(broker.url, redis.url),
+        null_leader(broker.url),
+        batch_gateway(broker.url, files, **settings) as first,
+        batch_gateway(broker.url, files, **settings | {"instance_id": "gw2"}) as second,
+    ):
+        yield first, second
+
+
+async def run_batch(gateway: BatchGateway, key: str, count: int, *, wait: bool = True) -> str:
+    client = gateway.client(key)
+    file = await client.files.create(file=("in.jsonl", chat_lines(count)), purpose="batch")
+    batch = await client.batches.create(
+        input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
+    )
+
+    async def ended() -> bool:
+        return bool((await client.batches.retrieve(batch.id)).status == "completed")
+
+    if wait:
+        await until(ended)
+    return str(batch.id)
+
+
+async def erase(gateway: BatchGateway, tenant: str, query: str = "", **headers: Any) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=gateway.url, timeout=60) as http:
+        path = f"/v1/manage/tenants/{tenant}/erase{query}"
+        return await http.post(path, **{"headers": ADMIN} | headers)
+
+
+async def test_a_tenant_is_erased_with_a_receipt(stack: tuple[BatchGateway, BatchGateway]) -> None:
+    first, second = stack
+    await run_batch(first, "acme-1234", 6)
+    other = await run_batch(first, "other-123", 2)
+    await run_batch(first, "acme-1234", 400, wait=False)  # it has not ended when the erasure begins
+    commit = SessionCommit(records=[record("acme", "s1"), record("other", "s2")])
+    await call(first.bus, subjects.SESSION_COMMIT, commit, SessionCommitted, timeout_s=5.0)
+    assert len((await second.client("acme-1234").batches.list()).data) == 2
+
+    receipt = (await erase(first, "acme")).json()
+    assert receipt["complete"], receipt
+    assert (receipt["object"], receipt["tenant"], receipt["batches"]) == ("tenant.erasure", "acme", 2)
+    assert receipt["files"] >= 3, "two inputs, and the output of the first batch"
+    assert receipt["sessions"] == 1
+    for gateway in (first, second):
+        client = gateway.client("acme-1234")
+        assert (await client.batches.list()).data == []
+        assert (await client.files.list()).data == []
+        kept = gateway.client("other-123")
+        assert [batch.id for batch in (await kept.batches.list()).data] == [other]
+        assert len((await kept.files.list()).data) == 2
+    again = (await erase(second, "acme")).json()
+    assert (again["complete"], again["batches"], again["files"], again["sessions"]) == (True, 0, 0, 0)
+
+
+async def test_what_is_refused(stack: tuple[BatchGateway, BatchGateway]) -> None:
+    gateway, _ = stack
+    assert (await erase(gateway, "acme", headers={"Authorization": "Bearer acme-1234"})).status_code == 401
+    wrong = await erase(gateway, "a.b")
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "tenant")
+    for query in ("?within=0", "?within=x", "?within=nan", "?within=601"):
+        assert (await erase(gateway, "acme", query)).json()["error"]["param"] == "within", query
+
+
+async def test_without_the_kv_state_service_the_rest_is_erased_and_the_call_says_what_is_missing(
+    broker: NatsServer, tmp_path: Path
+) -> None:
+    async with (
+        null_leader(broker.url),
+        batch_gateway(broker.url, tmp_path / "files", admin_keys="adm-11111111") as gateway,
+    ):
+        await gateway.client().files.create(file=("a", b"x"), purpose="user_data")
+        answer = await asyncio.wait_for(erase(gateway, "default"), 60)
+        assert answer.status_code == 503, answer.text
+        assert (await gateway.client().files.list()).data == []
+
+
+async def test_the_command_prints_the_receipt(stack: tuple[BatchGateway, BatchGateway]) -> None:
+    gateway, _ = stack
+    await run_batch(gateway, "acme-1234", 3)
+    app = typer.Typer()
+    app.command("erase")(erase_command)
+
+    async def ryz(*args: str) -> tuple[int, str]:
+        options = ["--url", gateway.url, "--api-key", "adm-11111111"]
+        done: Any = await asyncio.to_thread(CliRunner().invoke, app, [*args, *options])
+        return done.exit_code, done.output + (str(done.exception) if done.exception else "")
+
+    code, text = await ryz("acme")
+    assert code != 0
+    assert "--yes" in text
+    assert len((await gateway.client("acme-1234").batches.list()).data) == 1
+    code, text = await ryz("acme", "--yes", "--json")
+    assert code == 0, text
+    receipt = json.loads(text)
+    assert (receipt["complete"], receipt["batches"], receipt["files"]) == (True, 1, 2)
+    code, text = await ryz("acme", "--yes")
+    assert (code, text.startswith("Tenant acme: erased 0 sessions")) == (0, True)
