@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from hashlib import blake2b
+from hashlib import sha256
 from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
@@ -24,6 +24,7 @@ from services.worker.gguf.gguf_file import read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 
 Floats = NDArray[np.float32]
+FINGERPRINT_CHARS = 32  # 128 bits: no two adapters share one by chance or by intent
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -105,12 +106,13 @@ class _Values:
         self._source = source
         self._open = files
         self._files: dict[Path, FileIO] = {}
-        self._digest = blake2b(digest_size=16)
+        # processors of the last years have instructions for it: 0.55 ns a byte, where BLAKE2b takes 1.3
+        self._digest = sha256()
 
     @property
     def fingerprint(self) -> str:
         """Of all that was read and noted."""
-        return self._digest.hexdigest()
+        return self._digest.hexdigest()[:FINGERPRINT_CHARS]
 
     def note(self, text: str) -> None:
         """Adds what else changes the result to the fingerprint."""
