@@ -6,6 +6,7 @@ Sequences on trial (`crash_trials.py`) get steps of their own.
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.scheduling.admission import Admission
 from services.worker.domain.scheduling.background import (
+    MIN_CHUNK,
     UNLIMITED,
     BackgroundPace,
     has_background,
@@ -15,8 +16,13 @@ from services.worker.domain.scheduling.background import (
     others_begin,
 )
 from services.worker.domain.scheduling.crash_trials import CrashTrials
+from services.worker.domain.scheduling.fairness.fair_shares import FairShares
 from services.worker.domain.scheduling.preemption import Preemption
-from services.worker.domain.scheduling.prompt_budget.prefill_shares import share_budget, shared_context
+from services.worker.domain.scheduling.prompt_budget.prefill_shares import (
+    share_among_parties,
+    share_budget,
+    shared_context,
+)
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
 from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
@@ -35,6 +41,7 @@ class StepPlanner:
         running: The running sequences, in order.
         preemption: Takes blocks from sequences when they run short.
         trials: Sequences on trial.
+        fair: The credits of parties.
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
         speculation: Gives drafts of the next tokens; None without speculation.
     """
@@ -49,6 +56,7 @@ class StepPlanner:
         throttle: PrefillThrottle,
         trials: CrashTrials,
         pace: BackgroundPace,
+        fair: FairShares,
         sliding: SlidingBlocks | None = None,
         speculation: Speculation | None = None,
     ) -> None:
@@ -59,6 +67,7 @@ class StepPlanner:
         self._throttle = throttle
         self._trials = trials
         self._pace = pace
+        self._fair = fair
         self._sliding = sliding
         self._speculation = speculation or Speculation(0)
         self._shared_at = -SEEN_S  # when several parties were seen last, in a step with prompts
@@ -93,14 +102,31 @@ class StepPlanner:
             if is_background(prefilling[0]):  # a request may come during the step
                 rest = self._pace.prompt_tokens(now, self._throttle.prompt_budget(rest, _one_more(decodes)))
             else:
+                rest -= self._plan_leased(draft, prefilling, rest)
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
         if self._sees_others(now):
             prefilling, rest = self._spare_others(draft, prefilling, rest)
-        shares = share_budget(prefilling, rest)
+        if self._fair.has_several:
+            shares = share_among_parties(prefilling, rest, self._credit)
+        else:
+            shares = share_budget(prefilling, rest)
         for sequence, count in shares:
             draft.add_chunk(sequence, self._within_blocks(sequence, count))
         if rest < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
+
+    def _credit(self, sequence: Sequence) -> float:
+        return self._fair.of(sequence).credit(sequence.party)
+
+    def _plan_leased(self, draft: StepDraft, prefilling: list[Sequence], rest: int) -> int:
+        """Plans a few tokens of the background prompt that has a lease; returns how many."""
+        leased = self._fair.floor.leased
+        if leased is None or leased not in prefilling:
+            return 0
+        count = self._within_blocks(leased, min(leased.remaining, MIN_CHUNK, rest))
+        if count > 0:
+            draft.add_chunk(leased, count)
+        return max(0, count)
 
     def is_shared(self, now: float) -> bool:
         """Returns whether several parties used the engine in a step with prompts a moment ago."""
@@ -146,8 +172,18 @@ class StepPlanner:
             return self._pace.rows(now, 0)
         self._pace.see_others(now)
         if others_begin(self._running):
-            return 0
+            return int(self._lease_first())
         return self._pace.rows(now, sum(not is_background(one) for one in self._running))
+
+    def _lease_first(self) -> bool:
+        """Gives a background sequence that runs the floor's lease, if it is due; returns if one has it."""
+        floor = self._fair.floor
+        if floor.is_due and floor.leased is None:
+            for one in self._running:
+                if is_background(one) and not one.fetching:
+                    floor.lease(one)
+                    break
+        return floor.leased is not None
 
     def _plan_by_tenant(self, draft: StepDraft, now: float) -> None:
         """Plans in alternation a step of one request on trial and one of all others."""
