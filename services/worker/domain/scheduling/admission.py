@@ -1,8 +1,8 @@
 """Admission: which waiting sequences get blocks and a running slot.
 
-Parties by their credit (`fairness/party_order.py`), each in order, and by blocks: a sequence gets those of all its tokens at
-once, so only decodes ever run short. A sequence whose beginning another one computes just now waits for that
-instead of computing it again.
+Parties by their credit (`fairness/party_order.py`), each in order, and by blocks: a sequence gets those of
+all its tokens at once, so only decodes ever run short. A sequence whose beginning another one computes just
+now waits for that instead of computing it again.
 """
 
 from bisect import insort
