@@ -56,12 +56,24 @@ class Admission:
         counts, self._counts = self._counts, (0, 0)
         return counts
 
-    def admit(self, prefilling: list[Sequence], rest: int) -> None:
+    def find_light(self) -> None:
+        """Finds out which parties ask for less than their share, before a step is planned."""
+        queues = self._queues
+        queues.fair.find_light(queues.running, queues.waiting_of, self._estimate_found)
+
+    def admit_light(self, prefilling: list[Sequence], rest: int) -> None:
+        """Admits sequences of light parties alone, whatever prompts of others are in work; see `admit`."""
+        fair, waiting = self._queues.fair, self._queues.waiting_of
+        if any(fair.is_light(queue[0]) for queue in waiting.values()):
+            self.admit([one for one in prefilling if fair.is_light(one)], rest, only_light=True)
+
+    def admit(self, prefilling: list[Sequence], rest: int, *, only_light: bool = False) -> None:
         """Admits sequences while there are slots, blocks and budget. A few blocks stay free for decodes.
 
         Args:
             prefilling: Sequences whose prompts are being computed; gets the admitted ones.
             rest: Tokens of this step that are left for prompts.
+            only_light: Ends at the first sequence of another party.
         """
         queues = self._queues
         if not queues.waiting:
@@ -74,7 +86,7 @@ class Admission:
         demand = sum(min(s.remaining, rest // 2) for s in prefilling)
         while len(passed) < MAX_HELD_BACK and len(queues.running) < self._limits.max_running:
             sequence = self._next(passed, booked)
-            if sequence is None or sequence.pending:
+            if sequence is None or sequence.pending or (only_light and not queues.fair.is_light(sequence)):
                 break  # pending: it was preempted a moment ago, and the step that runs brings its next token
             names = self._names.to_find(sequence)
             enough = demand >= rest and (len(prefilling) >= MIN_PREFILLS or rest < 1)

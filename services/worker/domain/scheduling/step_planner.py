@@ -70,6 +70,7 @@ class StepPlanner:
         self._fair = fair
         self._sliding = sliding
         self._speculation = speculation or Speculation(0)
+        self._stood_still = False
         self._shared_at = -SEEN_S  # when several parties were seen last, in a step with prompts
 
     def draft_step(self, now: float) -> StepDraft:
@@ -77,6 +78,8 @@ class StepPlanner:
         if not only_background(self._running):
             self._pace.see_others(now)
         draft = StepDraft(self._sliding)
+        if self._fair.has_several:
+            self._admission.find_light()
         if self._admission.waiting:
             self._preemption.make_room()
         if not self._trials.sequences:
@@ -88,14 +91,18 @@ class StepPlanner:
     def _plan_mixed(self, draft: StepDraft, now: float) -> None:
         """Plans all sequences that may be computed together; those on trial may not."""
         most = self._most_background(now)
-        prefilling, num_drafts = self._plan_decodes(draft, most)
+        alone = self._prompts_alone()
+        prefilling, num_drafts = self._plan_decodes(draft, most, stand_still=bool(alone))
         if not prefilling and not self._admission.waiting:
             return  # as in nearly all steps
         num_decodes = len(draft.chunks)
         whole = self._limits.token_budget - num_decodes - num_drafts
         decodes = StepWork.of_chunks(draft.planned)
         rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
-        self._admission.admit(prefilling, rest)
+        if alone:
+            prefilling = [sequence for sequence in prefilling if self._fair.is_light(sequence)]
+        else:
+            self._admission.admit(prefilling, rest)
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
         if prefilling and is_background(prefilling[-1]):
@@ -107,7 +114,7 @@ class StepPlanner:
         if self._sees_others(now):
             prefilling, rest = self._spare_others(draft, prefilling, rest)
         if self._fair.has_several:
-            shares = share_among_parties(prefilling, rest, self._credit)
+            shares = share_among_parties(prefilling, rest, self._standing)
         else:
             shares = share_budget(prefilling, rest)
         for sequence, count in shares:
@@ -115,8 +122,27 @@ class StepPlanner:
         if rest < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
 
-    def _credit(self, sequence: Sequence) -> float:
-        return self._fair.of(sequence).credit(sequence.party)
+    def _standing(self, sequence: Sequence) -> tuple[bool, float]:
+        return not self._fair.is_light(sequence), -self._fair.of(sequence).credit(sequence.party)
+
+    def _prompts_alone(self) -> list[Sequence]:
+        """Returns prompts of light parties for which the others stand still in this step.
+
+        None if they did in the step before: the tokens of others come at most a step later.
+        """
+        if not self._fair.has_several or self._stood_still:
+            self._stood_still = False
+            return []
+        if self._admission.waiting:
+            prefilling = [one for one in self._running if one.remaining > 1 and not one.fetching]
+            self._admission.admit_light(prefilling, self._limits.token_budget)
+        found = [
+            one
+            for one in self._running
+            if one.remaining > 1 and not one.fetching and not one.has_run and self._fair.is_light(one)
+        ]
+        self._stood_still = bool(found)
+        return found
 
     def _plan_leased(self, draft: StepDraft, prefilling: list[Sequence], rest: int) -> int:
         """Plans a few tokens of the background prompt that has a lease; returns how many."""
@@ -250,11 +276,14 @@ class StepPlanner:
         speculation.in_flight.add(sequence.seq_id)
         return 1 + len(drafts)
 
-    def _plan_decodes(self, draft: StepDraft, most: int) -> tuple[list[Sequence], int]:
+    def _plan_decodes(
+        self, draft: StepDraft, most: int, *, stand_still: bool = False
+    ) -> tuple[list[Sequence], int]:
         """Plans one token of each sequence that decodes, and drafts of those after it.
 
         Args:
             most: How many background sequences may decode; they come last. 0: they stand still.
+            stand_still: Whether only light parties decode.
 
         Returns:
             The sequences whose prompts or forced runs are to be computed, with a block for one token at
@@ -272,6 +301,8 @@ class StepPlanner:
             sequence = running[index]
             index += 1
             if sequence.fetching or (held and id(sequence) in held) or (trials and trials.is_on(sequence)):
+                continue
+            if stand_still and not self._fair.is_light(sequence):
                 continue
             if drafting and (count := self._plan_drafts(draft, sequence, spare - num_drafts)):
                 num_drafts += count - 1

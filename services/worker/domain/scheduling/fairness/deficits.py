@@ -17,6 +17,10 @@ This is the bound of the paper's theorem for backlogged clients. Here `U` is the
 parties without credit get if nothing else fills it, and the decodes that running sequences have left (in the
 paper `w_e L_input + w_q M`).
 
+**Light parties.** One that did not use up its credit in the last round, and has enough for all its prompts,
+asks for less than its share. Its prompts go before those of others and before their decodes, so that it waits
+little longer than alone (as in DRR+, Shreedhar and Varghese, 1995).
+
 A party that comes gets one round's credit and no more; one that left owes what it owed for as long as others
 go without, and nothing after the next round that makes it up.
 """
@@ -33,6 +37,7 @@ class _Account:
     weight: float
     credit: float
     charged: float = 0.0
+    light: bool = True
     present: int = 0
 
 
@@ -81,6 +86,11 @@ class Deficits:
         account = self._accounts[party]
         return account.credit / account.weight
 
+    def spare(self, party: str) -> float:
+        """Returns the credit of a party that is present; 0 if it used up that of the last round."""
+        account = self._accounts[party]
+        return account.credit if account.light else 0.0
+
     def weight(self, party: str) -> float:
         """Returns the weight of a party that is present."""
         return self._accounts[party].weight
@@ -109,6 +119,7 @@ class Deficits:
         paid: list[str] = []
         for party, account in self._accounts.items():
             most = quantum * account.weight
+            account.light = account.credit > 0
             account.credit = min(most, account.credit + rounds * most)
             if not account.present and account.credit >= 0:
                 paid.append(party)
@@ -135,6 +146,7 @@ class Deficits:
     def _settle(self, coming: str = "") -> None:
         """Gives all parties that are present the credit of those that come, and forgets the others."""
         for party, account in list(self._accounts.items()):
+            account.light = account.light if coming else account.credit > 0
             account.credit = self.quantum * account.weight
             if not account.present and party != coming:
                 del self._accounts[party]

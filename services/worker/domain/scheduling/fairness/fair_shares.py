@@ -6,7 +6,7 @@ takes in a step that only decodes, by the measured time of a prompt's token: cha
 of Equinox (arXiv 2508.16646). While a single party is there nothing is counted.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from collections.abc import Sequence as Many
 
 from services.worker.domain.scheduling.background import is_background
@@ -28,6 +28,7 @@ class FairShares:
 
     def __init__(self, quantum: int) -> None:
         self.floor = BackgroundFloor()
+        self._light = set[str]()
         self._others = Deficits(float(quantum))
         self._background = Deficits(float(quantum))
 
@@ -45,6 +46,45 @@ class FairShares:
     def of(self, sequence: Sequence) -> Deficits:
         """Returns the credits of a sequence's class."""
         return self._background if is_background(sequence) else self._others
+
+    def is_light(self, sequence: Sequence) -> bool:
+        """Whether a sequence goes before others since its party asks for less than its share."""
+        return sequence.party in self._light and not is_background(sequence)
+
+    def find_light(
+        self,
+        running: Many[Sequence],
+        waiting: Mapping[str, list[Sequence]],
+        find: Callable[[Sequence], int],
+    ) -> None:
+        """Finds out which parties are light; see `Deficits`.
+
+        Args:
+            waiting: Each party's sequences, in order.
+            find: Returns how many tokens of a sequence the cache has, about.
+        """
+        self._light.clear()
+        if not self.has_several:
+            return
+        spare: dict[str, float] = {}
+        for one in running:
+            if not is_background(one):
+                left = spare.get(one.party)
+                left = self._others.spare(one.party) if left is None else left
+                spare[one.party] = left - (one.remaining if one.remaining > 1 else 0)
+        for party, queue in waiting.items():
+            for one in queue:
+                if is_background(one):
+                    break
+                left = spare.get(party)
+                left = self._others.spare(party) if left is None else left
+                spare[party] = left
+                if left <= 0:
+                    break
+                spare[party] = left - max(1, one.remaining - find(one))
+        for party, left in spare.items():
+            if left > 0:
+                self._light.add(party)
 
     def enter(self, sequence: Sequence) -> None:
         """Counts a sequence that has come."""

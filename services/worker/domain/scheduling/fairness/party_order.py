@@ -1,10 +1,11 @@
 """Which waiting sequence is admitted next: parties by credit, and within a party by priority.
 
-Of the parties with credit that goes first of which a sequence finds the most of its prompt in the cache
-(longest prefix first, as in DLPM, see `deficits.py`). A sequence passes others of its own party only if it
-has the same priority and is among the first `AHEAD`; every `AHEAD`th time the party's first one goes. If no
-party has credit, that with the most goes: nothing is idle while a sequence can run. A priority counts within
-a party alone, but for the lowest, that of background work, which goes last unless its floor is due.
+Light parties go first (`deficits.py`). Of the parties with credit that goes first of which a sequence finds
+the most of its prompt in the cache (longest prefix first, as in DLPM). A sequence passes others of its own
+party only if it has the same priority and is among the first `AHEAD`; every `AHEAD`th time the party's first
+one goes. If no party has credit, that with the most goes: nothing is idle while a sequence can run. A
+priority counts within a party alone, but for the lowest, that of background work, which goes last unless its
+floor is due.
 """
 
 import math
@@ -16,7 +17,8 @@ from services.worker.domain.scheduling.sequence import Sequence
 
 AHEAD = 4  # sequences of a party that are looked at
 MAX_LOOKED_AT = 32  # of all parties
-_Rank = tuple[bool, int, float, tuple[int, int]]  # owes, tokens found, credit, order; the least goes first
+_Rank = tuple[int, int, float, tuple[int, int]]  # class, tokens found, credit, order; the least goes first
+_LIGHT, _HAS_CREDIT, _OWES = 0, 1, 2
 
 
 def most_running(max_running: int, tenant_share: float) -> int:
@@ -89,7 +91,7 @@ class PartyOrder:
         *,
         background: bool,
     ) -> Sequence | None:
-        parties: list[tuple[float, str]] = []
+        parties: list[tuple[int, float, str]] = []
         for party, queue in waiting.items():
             if running.get(party, 0) >= self._most:
                 continue
@@ -97,18 +99,19 @@ class PartyOrder:
             if first is not None and is_background(first) == background:
                 deficits = self._fair.of(first)
                 credit = deficits.credit(party) - booked.get(party, 0.0) / deficits.weight(party)
-                parties.append((-credit, party))
+                standing = _OWES if credit <= 0 else _LIGHT if self._fair.is_light(first) else _HAS_CREDIT
+                parties.append((standing, -credit, party))
         parties.sort()
         best: Sequence | None = None
         best_rank: _Rank | None = None
         looked_at = 0
-        for minus_credit, party in parties:
-            owes = minus_credit >= 0
-            if best is not None and (owes or looked_at >= MAX_LOOKED_AT):
-                break  # a party with credit goes before it, or as much as can be looked at was
+        for standing, minus_credit, party in parties:
+            owes = standing == _OWES
+            if best_rank is not None and (owes or standing > best_rank[0] or looked_at >= MAX_LOOKED_AT):
+                break  # another party goes before it, or as many as may be were looked at
             for sequence in self._candidates(party, waiting[party], passed):
                 looked_at += 1
-                rank = (owes, 0 if owes else -self._find(sequence), minus_credit, sequence.order)
+                rank = (standing, 0 if owes else -self._find(sequence), minus_credit, sequence.order)
                 if best_rank is None or rank < best_rank:
                     best, best_rank = sequence, rank
                 if owes:

@@ -2,8 +2,8 @@
 
 Half goes to the first in order, so that a long prompt always progresses; the other half to the shortest of
 the rest, so that short prompts need not wait for a long one. Tokens that are left go to the first as well.
-With prompts of several parties, those of the party with the most credit come first, and others get what is
-left.
+With prompts of several parties, those of light parties come first, then those of the party with the most
+credit, and others get what is left.
 """
 
 from collections.abc import Callable
@@ -45,12 +45,12 @@ def share_budget(prefilling: list[Sequence], budget: int) -> list[tuple[Sequence
 
 
 def share_among_parties(
-    prefilling: list[Sequence], budget: int, credit: Callable[[Sequence], float]
+    prefilling: list[Sequence], budget: int, standing: Callable[[Sequence], tuple[bool, float]]
 ) -> list[tuple[Sequence, int]]:
     """Returns the same for prompts of several parties.
 
     Args:
-        credit: Returns that of a sequence's party.
+        standing: Of a sequence's party; the least goes first.
     """
     of_party: dict[str, list[Sequence]] = {}
     for sequence in prefilling:
@@ -58,7 +58,7 @@ def share_among_parties(
     if len(of_party) < 2:
         return share_budget(prefilling, budget)
     shares: list[tuple[Sequence, int]] = []
-    for own in sorted(of_party.values(), key=lambda own: (-credit(own[0]), own[0].order)):
+    for own in sorted(of_party.values(), key=lambda own: (standing(own[0]), own[0].order)):
         given = share_budget(own, budget)
         shares += given
         budget -= sum([count for _, count in given])
