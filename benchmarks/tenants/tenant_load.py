@@ -212,9 +212,10 @@ def _gaps(served: Mapping[str, list[tuple[float, int]]], began: float, duration:
     start = began + duration / 4
     while start + WINDOW_S <= began + duration * 0.95:
         sums = [
-            sum(count for when, count in rows if start <= when < start + WINDOW_S) for rows in served.values()
+            sum([count for when, count in rows if start <= when < start + WINDOW_S])
+            for rows in served.values()
         ]
-        if len(sums) == 2 and sum(sums):
+        if len(sums) == 2 and sum(sums) > 0:
             found.append(abs(sums[0] - sums[1]) / sum(sums))
         start += 1.0
     return found
