@@ -10,7 +10,8 @@ Phases take turns in rounds:
 | `lone` | the one that floods |
 | `rivals` | two that flood, one with three times the streams of the other |
 
-A client asks one request after the other. Prompts begin with one of a few texts of their tenant.
+A client asks one request after the other. Prompts begin with one of a few texts of their tenant, others in
+each phase.
 """
 
 import asyncio
@@ -100,7 +101,7 @@ async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -
                 progress(f"round {number + 1} of {plan.rounds}: {name}")
                 phase = phases.setdefault(name, Phase())
                 began, served = time.perf_counter(), {one: len(rows) for one, rows in phase.served.items()}
-                await _run(plan, http, model, _clients(plan, name), phase, seed=f"{number}")
+                await _run(plan, http, model, _clients(plan, name), phase, seed=f"{number} {name}")
                 phase.seconds += time.perf_counter() - began
                 if name == "rivals":
                     new = {one: rows[served.get(one, 0) :] for one, rows in phase.served.items()}
@@ -155,7 +156,7 @@ async def _run(
         await asyncio.sleep(rng.random() * 0.2)
         while True:
             body = {
-                "model": model, "prompt": _prompt(client, rng), "max_tokens": client.tokens,
+                "model": model, "prompt": _prompt(client, seed, rng), "max_tokens": client.tokens,
                 "ignore_eos": True, "stream": True, "stream_options": {"include_usage": True},
             }  # fmt: skip
             sent, parts = time.perf_counter(), list[tuple[float, bytes]]()
@@ -179,8 +180,8 @@ async def _run(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _prompt(client: Client, rng: random.Random) -> str:
-    shared = random.Random(f"{client.name} {rng.randrange(_PREFIXES)}")
+def _prompt(client: Client, seed: str, rng: random.Random) -> str:
+    shared = random.Random(f"{seed} {client.name} {rng.randrange(_PREFIXES)}")
     count = int(client.words * _PREFIX_SHARE)
     words = [_word(shared) for _ in range(count)] + [_word(rng) for _ in range(client.words - count)]
     return " ".join(words)
