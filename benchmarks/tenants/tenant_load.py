@@ -106,6 +106,9 @@ async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -
                 if name == "rivals":
                     new = {one: rows[served.get(one, 0) :] for one, rows in phase.served.items()}
                     gaps += _gaps(new, began, plan.duration)
+    silent = [name for name, phase in phases.items() if not phase.first_s]
+    if silent:
+        raise BenchError(f"no request ended in phase {', '.join(silent)}: lengthen them with --duration")
     rows = [_row(name, phase) for name, phase in phases.items()]
     calm, flood, arrival = (phases[name] for name in ("calm", "flood", "arrival"))
     of_rivals = {one: sum(count for _, count in rows) for one, rows in phases["rivals"].served.items()}
@@ -201,7 +204,7 @@ def _first(phase: Phase, share: float) -> float:
 
 
 def _hits(phase: Phase) -> float:
-    return phase.cached[0] / phase.cached[1]
+    return phase.cached[0] / max(1, phase.cached[1])
 
 
 def _gaps(served: Mapping[str, list[tuple[float, int]]], began: float, duration: float) -> list[float]:

@@ -112,6 +112,8 @@ class Admission:
             insort(prefilling, sequence, key=ORDER)
             ahead += sequence.remaining
             demand += min(sequence.remaining, rest // 2)
+        if not only_light:
+            queues.urgent = None  # what was freed for it did not suffice
 
     def _next(self, passed: set[int], booked: dict[str, float]) -> Sequence | None:
         """Returns the waiting sequence that is next, see `PartyOrder`."""

@@ -77,6 +77,8 @@ class Preemption:
         """Preempts sequences for a waiting one; returns whether there was any need and enough of them."""
         queues = self._queues
         running, blocks = queues.running, queues.blocks
+        if not any(self._gives_way(one, first) for one in running):
+            return False
         names = self._names.to_find(first)
         if first.pending or queues.is_coming(first, names):
             return False  # it could not come in now, and another sequence would take what is freed
@@ -87,10 +89,8 @@ class Preemption:
         for victim in reversed(running):
             if victim.priority >= first.priority or (missing <= 0 and len(victims) >= missing_slots):
                 break
-            if victim.party != first.party and (full_tenant or not is_background(victim)):
+            if not self._gives_way(victim, first) or (full_tenant and victim.party != first.party):
                 continue
-            if victim.fetching or victim is queues.fair.floor.leased:
-                continue  # fetching: its blocks would not be free before the fetch is done
             victims.append(victim)
             missing -= blocks.num_exclusive(victim.seq_id, len(first.tokens), names)
         if missing > 0 or len(victims) < missing_slots:
@@ -98,6 +98,13 @@ class Preemption:
         for victim in victims:
             queues.preempt(victim)
         return bool(victims)
+
+    def _gives_way(self, victim: Sequence, first: Sequence) -> bool:
+        """Returns whether a running sequence may be preempted for a waiting one."""
+        if victim.priority >= first.priority or victim.fetching:
+            return False  # fetching: its blocks would not be free before the fetch is done
+        of_class = victim.party == first.party or is_background(victim)
+        return of_class and victim is not self._queues.fair.floor.leased
 
     def _victim(self, sequence: Sequence) -> Sequence:
         """Returns which running sequence gives its blocks to one that needs some; it may be that one itself.

@@ -84,6 +84,8 @@ class StepPlanner:
             self._preemption.make_room()
         if not self._trials.sequences:
             self._plan_mixed(draft, now)
+            if self._stood_still and not draft.chunks:  # the prompt that went alone was preempted
+                self._plan_mixed(draft, now)
         else:
             self._plan_by_tenant(draft, now)
         return draft

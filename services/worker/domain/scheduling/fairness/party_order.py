@@ -17,6 +17,7 @@ from services.worker.domain.scheduling.sequence import Sequence
 
 AHEAD = 4  # sequences of a party that are looked at
 MAX_LOOKED_AT = 32  # of all parties
+MAX_PARTIES = 4096  # that are counted
 _Rank = tuple[int, int, float, tuple[int, int]]  # class, tokens found, credit, order; the least goes first
 _LIGHT, _HAS_CREDIT, _OWES = 0, 1, 2
 
@@ -80,6 +81,8 @@ class PartyOrder:
     def note_admitted(self, sequence: Sequence) -> None:
         """Counts a sequence that was admitted."""
         if self._times or self._fair.has_several:
+            if len(self._times) >= MAX_PARTIES:
+                self._times.clear()
             self._times[sequence.party] = self._times.get(sequence.party, 0) + 1
 
     def _of_class(
