@@ -15,6 +15,7 @@ each phase.
 """
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import Mapping
@@ -225,14 +226,18 @@ def _gaps(served: Mapping[str, list[tuple[float, int]]], began: float, duration:
     return found
 
 
+def _rounded(seconds: float) -> float | None:
+    return None if math.isnan(seconds) else milliseconds(seconds, 0)
+
+
 def _row(name: str, phase: Phase) -> dict[str, Any]:
     served = {one: sum(count for _, count in rows) for one, rows in phase.served.items()}
     return {
         "phase": name,
         "requests": sum(len(phase.first_s.get(one, ())) for one in TENANTS[1:]),
-        "first_token_p50_ms": milliseconds(_first(phase, 0.5), 0),
-        "first_token_p99_ms": milliseconds(_first(phase, 0.99), 0),
-        "flood_p50_ms": milliseconds(percentile(sorted(phase.first_s.get("flood", ())), 0.5), 0),
+        "first_token_p50_ms": _rounded(_first(phase, 0.5)),
+        "first_token_p99_ms": _rounded(_first(phase, 0.99)),
+        "flood_p50_ms": _rounded(percentile(sorted(phase.first_s.get("flood", ())), 0.5)),
         "flood_tokens_per_s": round(served.get("flood", 0) / phase.seconds, 1),
         "tokens_per_s": round(sum(served.values()) / phase.seconds, 1),
         "prefix_hits": round(_hits(phase), 3),
