@@ -94,6 +94,8 @@ class FairShares:
         """Counts a sequence that has ended."""
         self.of(sequence).leave(sequence.party)
         self.floor.end(sequence)
+        if not self.has_several:
+            self._light.clear()
         if not self._background.num_present:
             self.floor.forget()
 
