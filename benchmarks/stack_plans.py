@@ -107,6 +107,21 @@ class AdapterPoolPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TenantsPlan:
+    """`ryz bench tenants`: a tenant that floods a group, and two that behave."""
+
+    streams: Annotated[int, Option(min=4, max=512, help="Requests that the flood has under way.")] = 64
+    long_words: Annotated[int, Option(min=2, max=4096, help="Words of its prompts.")] = 192
+    clients: Annotated[int, Option(min=1, max=64, help="Clients of each tenant that behaves.")] = 2
+    words: Annotated[int, Option(min=2, max=4096, help="Words of their prompts.")] = 64
+    pause: Annotated[float, Option(min=0.0, help="Seconds between an answer and the next request.")] = 0.5
+    tokens: Annotated[int, Option(min=1, max=4096, help="Of each answer.")] = 16
+    rounds: Annotated[int, Option(min=1, max=1000, help="Of all phases.")] = 3
+    duration: Annotated[float, Option(min=1.0, help="Seconds of each phase.")] = 20.0
+    model: ModelOrDemo = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionsPlan:
     """`ryz bench sessions`: the traffic of sessions, and the stacks that take it."""
 

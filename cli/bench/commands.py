@@ -20,6 +20,7 @@ from cli.bench.overflow import overflow
 from cli.bench.quality import quality
 from cli.bench.routing import routing
 from cli.bench.serving.bench_serving import serving
+from cli.bench.serving.bench_tenants import tenants
 from cli.bench.sessions import sessions
 from cli.bench.waking import waking
 
@@ -37,6 +38,7 @@ COMMANDS = (
     mixed,
     adapters,
     adapter_pool,
+    tenants,
     speculation,
     failover,
     overflow,

@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Mapping
 from functools import lru_cache
 
 import structlog
+from msgspec.structs import replace
 
 from services.router.context import RouterContext
 from services.router.decision_log import DecisionLog
@@ -185,12 +186,15 @@ class Dispatcher:
         avoid = duplicates.get((tenant, request_id, attempt - 1), now) if attempt else None
         avoid = avoid or incoming.lost_group
         view = self._fleet.view(facts.model, now, avoid, facts.weights, facts.adapter)
+        spent = self._state.credits.spent_at(incoming.party, view.names, now)
+        if spent:
+            facts = replace(facts, spent=spent)
         pinned = self._state.pins.group_of(tenant, incoming.session_id)
         decision = choose(facts, view, now, policy=self._policy, pinned=pinned)
         if (
             isinstance(decision, Refusal)
             and decision.code == "overloaded"
-            and self._state.contests.allows(incoming.party, facts.slots, now)
+            and self._state.contests.allows(incoming.party, facts.slots, now, incoming.weight)
         ):
             decision = at_a_full_group(facts, view, "contested_full", pinned)
         return view, decision
@@ -247,6 +251,7 @@ class Dispatcher:
         state.sessions.note_sent(facts, incoming.asker, chosen.group, now)
         state.balance.add(chosen.group, now)
         state.contests.served(incoming.party)
+        state.credits.charge(incoming.party, chosen.group, tokens, now)
         state.models.demand.served(facts.model, (tenant, incoming.request_id))
         self._fleet.count_sent(chosen.group, tokens[0], now, tokens[1])
         return None if sent else self._send_slowly(incoming, work, reply, headers, now)

@@ -73,6 +73,7 @@ class RequestHead(Wire, frozen=True, kw_only=True):
     resume: HeadResume | None = None
     party: Annotated[str, msgspec.Meta(max_length=128)] = ""
     lost_group: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    weight: Annotated[float, msgspec.Meta(ge=0.01, le=100)] = 1.0
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
@@ -88,7 +89,8 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     deadline: float | None
     headers: dict[str, str]
     outside: bool = False
-    party: str = ""  # for whom it counts at full groups
+    party: str = ""  # for whom it counts where groups are shared
+    weight: float = 1.0  # of the party
     lost_group: str = ""  # of the previous attempt, which another router may have sent
 
     @property
@@ -151,6 +153,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
         headers=carry(headers),
         outside=caller is not None,
         party=request.party or request.tenant,
+        weight=request.weight,
         lost_group=lost_group,
     )
 

@@ -7,6 +7,7 @@ from services.router.domain.expiring import ExpiringMap
 from services.router.domain.groups.balance import DecayingCounts
 from services.router.domain.models.book import ModelBook
 from services.router.domain.pins import PinTable
+from services.router.domain.policies.party_credits import PartyCredits
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming
 from services.router.settings import RouterSettings
@@ -36,6 +37,7 @@ class RouterState:
         pins: Sessions that are bound to a group.
         balance: Requests by group, fading.
         contests: Which requests go to a full group.
+        credits: Of parties at groups.
         models: What hosts offer, and the requests that wait for it.
         adapters: What the register of adapters has.
     """
@@ -52,6 +54,7 @@ class RouterState:
         self.pins = PinTable(settings.router_pins_max)
         self.balance = DecayingCounts(constants.fleet.half_life_s)
         self.contests = Contests(constants.contested_slots_per_s)
+        self.credits = PartyCredits()
         self.models = ModelBook()
         self.adapters = AdapterRegister()
 

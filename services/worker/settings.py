@@ -61,8 +61,8 @@ class WorkerSettings(  # type: ignore[misc]
     """Sequences that may queue; beyond it requests are refused."""
     max_running_per_tenant: Share = 1.0
     """The part of `RYZ_MAX_RUNNING` that one tenant, or one address where there are no API keys, may have
-    while no other waits. Freed slots go to those that wait in rotation in any case. Empty: 1. `ryz up` sets
-    0.5 where `RYZ_API_KEYS` names several tenants, and 0.875 without keys."""
+    while no other waits. Freed slots go to parties by their credit in tokens in any case. Empty: 1. `ryz up`
+    sets 0.5 where `RYZ_API_KEYS` names several tenants, and 0.875 without keys."""
     itl_target_ms: ZeroToMinuteMs = 100.0
     """The longest time between two tokens of a sequence that prompts of others may cause: a step has as many
     tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes. Beside

@@ -209,8 +209,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
         prompt_ids: Sends the prompt's tokens first (`Delta.prompt_token_ids`).
         confirms: The caller sends `Delivered` at the end. If it does not, an equal turn that follows replaces
             this one.
-        party: For whom the request counts where callers are served in rotation: a gateway without API keys
-            names the address of the caller. Empty: its tenant.
+        party: For whom the request counts where callers share a group: a gateway without API keys names the
+            address of the caller. Empty: its tenant.
         lost_group: The group that had the attempt before this one and was lost. Routers avoid it if another
             group is ready. Empty: there was none.
         key_id: The API key that the request came with, for the ledger of usage.
@@ -249,10 +249,16 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     prompt_ids: bool = False
     party: Annotated[str, msgspec.Meta(max_length=128)] = ""
     lost_group: Annotated[str, msgspec.Meta(max_length=64)] = ""
+    weight: Annotated[
+        float,
+        msgspec.Meta(
+            ge=0.01, le=100, description="Of its party: with twice the weight it gets twice the tokens."
+        ),
+    ] = 1.0
 
     @property
     def party_or_tenant(self) -> str:
-        """For whom the request counts where callers are served in rotation."""
+        """For whom the request counts where callers share a group."""
         return self.party or self.tenant
 
     @property

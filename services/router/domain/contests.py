@@ -2,7 +2,7 @@
 
 Routers do not hear how requests end, so they do not know which tenant holds the slots of a group. Its leader
 does, and displaces requests of the tenant with most slots. A refused request costs the leader about as much
-as another one, so each tenant may ask for some slots a second.
+as another one, so each tenant may ask for some slots a second, times its weight.
 """
 
 from shared.flow.token_bucket import TokenBuckets
@@ -12,7 +12,7 @@ class Contests:
     """The slots that tenants may ask for at full groups.
 
     Args:
-        slots_per_s: For each tenant; 0: a full fleet refuses.
+        slots_per_s: For each tenant of weight 1; 0: a full fleet refuses.
     """
 
     def __init__(self, slots_per_s: float) -> None:
@@ -25,8 +25,8 @@ class Contests:
         if len(self._tenants) < 2:
             self._tenants.add(tenant)
 
-    def allows(self, tenant: str, slots: int, now: float) -> bool:
+    def allows(self, tenant: str, slots: int, now: float, weight: float = 1.0) -> bool:
         """Whether a request of so many slots may be given to a full group; it is counted then."""
         if not self._slots_per_s or self._tenants <= {tenant}:
             return False  # it would have to displace a request of its own tenant
-        return not self._buckets.take_units(tenant, self._slots_per_s, now, slots)
+        return not self._buckets.take_units(tenant, self._slots_per_s * weight, now, slots)

@@ -3,7 +3,7 @@
 `fleet.py` makes the views, `policies/` the outcomes, and `dispatch.py` carries them out.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,6 +26,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
         slots: One for each sequence (`n`).
         adapter: The fingerprint of the adapter that it runs with; empty: none.
         adapter_bytes: What the adapter takes in a group.
+        spent: Groups at which its party has had its part (`policies/party_credits.py`).
     """
 
     model: str
@@ -39,6 +40,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
     slots: int = 1
     adapter: str = ""
     adapter_bytes: int = 0
+    spent: frozenset[str] = frozenset()
 
 
 class GroupView(msgspec.Struct, frozen=True, gc=False):
@@ -113,6 +115,11 @@ class FleetView:
     def ready(self) -> tuple[GroupView, ...]:
         """All groups that may take requests, in the order of their names."""
         return self._ready
+
+    @property
+    def names(self) -> Collection[str]:
+        """The names of these groups."""
+        return [group.name for group in self._ready]
 
     def find(self, name: str) -> GroupView | None:
         """The ready group of that name."""

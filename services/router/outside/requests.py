@@ -17,8 +17,8 @@ def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> Gene
 
     Its tenant is the caller's and its priority at most `max_priority`. `kv` (for measurements), `note` (for
     callers that attach, which none outside may), `crashes` (a suspect is computed alone, which costs
-    the others steps), `party` (a user that names many would get the turns of many) and `lost_group` are
-    dropped.
+    the others steps), `party` and `weight` (a user that names many, or a large one, would get the share of
+    many) and `lost_group` are dropped.
 
     Raises:
         InvalidRequest: it names another tenant.
@@ -37,6 +37,7 @@ def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> Gene
         note=b"",
         crashes=0,
         party="",
+        weight=1.0,
         lost_group="",
     )
 

@@ -41,10 +41,13 @@ def test_a_gateway_names_for_whom_a_request_counts_and_a_caller_outside_does_not
         assert read(message(encode(asked)), 0.0).party == "address 192.0.2.1"
     assert read(message(encode(request(tenant="acme"))), 0.0).party == "acme"
     user = subjects.Caller("acme", "billing")
-    outside = encode(request(party="address 192.0.2.1", reply_to="_INBOX.billing.f"))
+    assert read(message(encode(request(weight=2.5))), 0.0).weight == 2.5
+    assert read(message(encode(request(weight=2.5, session=here))), 0.0).weight == 2.5
+    outside = encode(request(party="address 192.0.2.1", weight=100.0, reply_to="_INBOX.billing.f"))
     incoming = read(Message(subjects.generate("m", user), outside, "_INBOX.billing.r-1", {}), 0.0)
-    assert incoming.party == "acme"
-    assert decode(incoming.data, GenerateRequest).party == ""
+    assert (incoming.party, incoming.weight) == ("acme", 1.0)
+    sent = decode(incoming.data, GenerateRequest)
+    assert (sent.party, sent.weight) == ("", 1.0)
 
 
 def test_a_made_session_is_not_looked_up_and_shares_its_roots_key() -> None:

@@ -3,7 +3,7 @@
 Most decisions need one group or two. Making the views of a thousand groups takes longer than to decide.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from services.router.domain.decision import FleetView, GroupView
@@ -41,6 +41,11 @@ class LiveView(FleetView):
         if self._all_seen is None:  # functools' cached property takes a lock
             self._all_seen = tuple([self._view(self._groups[name]) for name in sorted(self._groups)])
         return self._all_seen
+
+    @property
+    def names(self) -> Collection[str]:
+        """See `FleetView.names`."""
+        return self._groups.keys()
 
     def find(self, name: str) -> GroupView | None:
         """See `FleetView.find`."""

@@ -10,6 +10,7 @@
 | `return_home` | hybrid | back home, as the last group is busy or full, and home costs less with the move |
 | `spill_wait` | hybrid | the session's group lets requests wait; here the turn is served sooner |
 | `spill_balance` | hybrid | the session's group had more than its share of work; moving costs little |
+| `spill_share` | hybrid | the session's group lets requests wait, and had the part of its party |
 | `spill_full` | sticky, state_server, hybrid | the session's group has no queue slot left |
 | `new_session`, `least_loaded` | state_server; least_loaded | it would start the request first |
 | `turn` | round_robin, weighted | it is next in the rotation ||

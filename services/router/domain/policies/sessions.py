@@ -56,7 +56,7 @@ class Hybrid:
         if home is None:
             return no_ready_group(fleet)
         stay, last = home_and_last(request, fleet, home)
-        busy = self._busy(stay)
+        busy = self._busy(stay) or self._shared(request, stay)
         if not busy and not stay.full:
             return Assignment(stay.name, _resting(stay, home, last), home.name)
         if refused := refusal(fleet):
@@ -71,6 +71,8 @@ class Hybrid:
         )
         # the first of equals wins: a move must gain time
         open_groups = [group for group in _distinct(stay, home, least) if not group.full]
+        if request.spent:
+            open_groups = [g for g in open_groups if g.name not in request.spent] or open_groups
         chosen = open_groups[0]
         if len(open_groups) > 1:
             chosen = min(open_groups, key=lambda group: self._costs.total_s(request, group, last))
@@ -79,6 +81,10 @@ class Hybrid:
         if chosen is home:
             return Assignment(home.name, "return_home", home.name)
         return Assignment(chosen.name, "spill_full" if stay.full else busy, home.name)
+
+    def _shared(self, request: RequestFacts, group: GroupView) -> str:
+        """Why to leave a group to other parties, as a reason; an empty text if the session may stay."""
+        return "spill_share" if group.waiting and group.name in request.spent else ""
 
     def _busy(self, group: GroupView) -> str:
         """Why to consider other groups, as a reason to choose one; an empty text if the session may stay."""

@@ -70,7 +70,7 @@ class Scheduler:
     ) -> None:
         self.blocks = blocks
         self.limits = limits
-        self.queues = SequenceQueues(blocks, adapters)
+        self.queues = SequenceQueues(blocks, adapters, limits.token_budget)
         self.adapters = AdapterAdmission(self.queues, preempts=names.sharing != "off")
         self.waiting, self.running = self.queues.waiting, self.queues.running
         self.write_behind = write_behind or WriteBehind()
@@ -96,6 +96,7 @@ class Scheduler:
             throttle=self.throttle,
             trials=self.trials,
             pace=self._pace,
+            fair=self.queues.fair,
             sliding=blocks.sliding,
             speculation=self.speculation,
         )
@@ -154,6 +155,8 @@ class Scheduler:
         # copies are planned before a block may go to another sequence
         store = behind.take(self.blocks) if behind.has_work else []
         draft = self._planner.draft_step(now)
+        if self.queues.fair.counts:
+            self._charge(draft.planned)
         vacated = self.blocks.take_vacated()
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.chunks or release or store or vacated.blocks or vacated.sliding)
@@ -172,6 +175,10 @@ class Scheduler:
             vacate=vacated.blocks,
             vacate_sliding=vacated.sliding,
         )
+
+    def _charge(self, planned: list[PlannedChunk]) -> None:
+        decode_tokens = self.throttle.pace.decode_tokens(len(planned))
+        self.queues.fair.charge_step(planned, decode_tokens, self.queues.waiting_of, self.running)
 
     @property
     def background_alone(self) -> bool:

@@ -37,7 +37,8 @@ class Sequence:
     Attributes:
         tokens: Prompt and output in one list, as far as the leader knows them.
         tenant: Whose it is; decides which blocks it finds.
-        party: For whom it counts in turns; left out: its tenant.
+        party: For whom it counts where parties share a group; left out: its tenant.
+        weight: Of its party beside others.
         order: Sorts by priority, then arrival: the smaller goes first and is preempted last.
         seq_id: The engine's name for the sequence, a new one with each admission.
         announced: The ranks know the sequence under `seq_id`.
@@ -82,6 +83,7 @@ class Sequence:
     eos_ids: frozenset[int] = frozenset()
     tenant: str = ""
     party: str = ""
+    weight: float = 1.0
     priority: int = 0
     arrival: int = 0
     deadline: float = math.inf

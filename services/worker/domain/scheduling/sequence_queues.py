@@ -16,6 +16,7 @@ from services.worker.domain.adapters.waiting import AdapterQueue
 from services.worker.domain.blocks.fetches import BlockFetch, BlockFetches
 from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.pool import blocks_for
+from services.worker.domain.scheduling.fairness.fair_shares import FairShares
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
@@ -64,12 +65,14 @@ class SequenceQueues:
         coming: Names of blocks that a running sequence is about to compute, to the first such sequence.
         adapters: Sequences with an adapter, and the adapters that are loaded.
         fetches: Blocks that come from the store; a running sequence that waits for some is not computed.
+        fair: What each party was given, and what background work may have beside others.
+        urgent: A waiting sequence for which others were preempted; it is admitted first.
         num_preemptions: Sequences preempted so far.
         last_seq_id: Number of the sequence that ran last; the ranks know sequences by these.
         earliest_deadline: A lower bound of all deadlines, in monotonic seconds.
     """
 
-    def __init__(self, blocks: BlockManager, adapters: AdapterPool | None = None) -> None:
+    def __init__(self, blocks: BlockManager, adapters: AdapterPool | None, quantum: int) -> None:
         self.blocks = blocks
         self.adapters = AdapterQueue(adapters or AdapterPool(0))
         self.waiting: list[Sequence] = []
@@ -79,6 +82,8 @@ class SequenceQueues:
         self.release: list[int] = []
         self.coming: dict[bytes, Sequence] = {}
         self.fetches = BlockFetches(blocks)
+        self.fair = FairShares(quantum)
+        self.urgent: Sequence | None = None
         self.num_preemptions = 0
         self.last_seq_id = 0
         self.earliest_deadline = float("inf")
@@ -88,6 +93,7 @@ class SequenceQueues:
         if blocks_for(len(sequence.tokens) + (not sequence.prompt_only)) > self.blocks.num_blocks:
             raise ValueError(f"{len(sequence.tokens)} tokens never fit into {self.blocks.num_blocks} blocks")
         self._wait(sequence)
+        self.fair.enter(sequence)
         self.earliest_deadline = min(self.earliest_deadline, sequence.deadline)
 
     def enter(self, sequence: Sequence, names: list[bytes], spare: int) -> bool:
@@ -109,13 +115,6 @@ class SequenceQueues:
         for name in names[cached // BLOCK_SIZE :]:
             self.coming.setdefault(name, sequence)
         return True
-
-    def first_admissible(self) -> Sequence | None:
-        """Returns the first waiting sequence whose adapter is loaded; None if there is none."""
-        for sequence in self.waiting:
-            if self.adapters.admits(sequence):
-                return sequence
-        return None
 
     def admit_adapter(self, fingerprint: str) -> None:
         """Lets admission see the sequences that wait with an adapter, which is loaded now."""
@@ -173,6 +172,7 @@ class SequenceQueues:
     def preempt(self, sequence: Sequence) -> None:
         """Preempts a running sequence: its blocks are freed, and it waits to be computed again."""
         self._leave(sequence)
+        self.fair.floor.end(sequence)
         self.num_preemptions += 1
         sequence.num_preemptions += 1
         self._wait(sequence)
@@ -185,6 +185,8 @@ class SequenceQueues:
             if forget:
                 self.blocks.forget(sequence.seq_id)  # it was computed, so it waits for no fetch
             self._leave(sequence)
+        if sequence.phase is SequencePhase.WAITING or sequence.phase is SequencePhase.RUNNING:
+            self.fair.leave(sequence)
         sequence.phase = SequencePhase.ENDED
 
     def expire(self, now: float) -> list[Sequence]:
@@ -215,6 +217,7 @@ class SequenceQueues:
         if self.running_of != Counter(s.party for s in self.running):
             raise AssertionError(f"the running places of tenants are counted wrong: {self.running_of}")
         self.adapters.check_invariants(self.waiting, self.running)
+        self.fair.check_invariants(self.waiting + self.running)
         counts = Counter(s.party for s in self.waiting if self.adapters.admits(s))
         if {tenant: len(queue) for tenant, queue in self.waiting_of.items()} != counts:
             raise AssertionError("the waiting sequences of tenants are not those that wait")
@@ -237,6 +240,8 @@ class SequenceQueues:
 
     def _stop_waiting(self, sequence: Sequence) -> None:
         _remove(self.waiting, sequence)
+        if self.urgent is sequence:
+            self.urgent = None
         self.adapters.stop_waiting(sequence)
         if self.adapters.admits(sequence):
             self._remove_of_party(sequence)

@@ -6,6 +6,7 @@ Sequences on trial (`crash_trials.py`) get steps of their own.
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.scheduling.admission import Admission
 from services.worker.domain.scheduling.background import (
+    MIN_CHUNK,
     UNLIMITED,
     BackgroundPace,
     has_background,
@@ -15,8 +16,13 @@ from services.worker.domain.scheduling.background import (
     others_begin,
 )
 from services.worker.domain.scheduling.crash_trials import CrashTrials
+from services.worker.domain.scheduling.fairness.fair_shares import FairShares
 from services.worker.domain.scheduling.preemption import Preemption
-from services.worker.domain.scheduling.prompt_budget.prefill_shares import share_budget, shared_context
+from services.worker.domain.scheduling.prompt_budget.prefill_shares import (
+    share_among_parties,
+    share_budget,
+    shared_context,
+)
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
 from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
@@ -35,6 +41,7 @@ class StepPlanner:
         running: The running sequences, in order.
         preemption: Takes blocks from sequences when they run short.
         trials: Sequences on trial.
+        fair: The credits of parties.
         sliding: Blocks of the layers with a sliding window; None if they have no pool of their own.
         speculation: Gives drafts of the next tokens; None without speculation.
     """
@@ -49,6 +56,7 @@ class StepPlanner:
         throttle: PrefillThrottle,
         trials: CrashTrials,
         pace: BackgroundPace,
+        fair: FairShares,
         sliding: SlidingBlocks | None = None,
         speculation: Speculation | None = None,
     ) -> None:
@@ -59,8 +67,10 @@ class StepPlanner:
         self._throttle = throttle
         self._trials = trials
         self._pace = pace
+        self._fair = fair
         self._sliding = sliding
         self._speculation = speculation or Speculation(0)
+        self._stood_still = False
         self._shared_at = -SEEN_S  # when several parties were seen last, in a step with prompts
 
     def draft_step(self, now: float) -> StepDraft:
@@ -68,10 +78,14 @@ class StepPlanner:
         if not only_background(self._running):
             self._pace.see_others(now)
         draft = StepDraft(self._sliding)
+        if self._fair.has_several:
+            self._admission.find_light()
         if self._admission.waiting:
             self._preemption.make_room()
         if not self._trials.sequences:
             self._plan_mixed(draft, now)
+            if self._stood_still and not draft.chunks:  # the prompt that went alone was preempted
+                self._plan_mixed(draft, now)
         else:
             self._plan_by_tenant(draft, now)
         return draft
@@ -79,28 +93,68 @@ class StepPlanner:
     def _plan_mixed(self, draft: StepDraft, now: float) -> None:
         """Plans all sequences that may be computed together; those on trial may not."""
         most = self._most_background(now)
-        prefilling, num_drafts = self._plan_decodes(draft, most)
+        alone = self._prompts_alone()
+        prefilling, num_drafts = self._plan_decodes(draft, most, stand_still=bool(alone))
         if not prefilling and not self._admission.waiting:
             return  # as in nearly all steps
         num_decodes = len(draft.chunks)
         whole = self._limits.token_budget - num_decodes - num_drafts
         decodes = StepWork.of_chunks(draft.planned)
         rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
-        self._admission.admit(prefilling, rest)
+        if alone:
+            prefilling = [sequence for sequence in prefilling if self._fair.is_light(sequence)]
+        else:
+            self._admission.admit(prefilling, rest)
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
         if prefilling and is_background(prefilling[-1]):
             if is_background(prefilling[0]):  # a request may come during the step
                 rest = self._pace.prompt_tokens(now, self._throttle.prompt_budget(rest, _one_more(decodes)))
             else:
+                rest -= self._plan_leased(draft, prefilling, rest)
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
         if self._sees_others(now):
             prefilling, rest = self._spare_others(draft, prefilling, rest)
-        shares = share_budget(prefilling, rest)
+        if self._fair.has_several:
+            shares = share_among_parties(prefilling, rest, self._standing)
+        else:
+            shares = share_budget(prefilling, rest)
         for sequence, count in shares:
             draft.add_chunk(sequence, self._within_blocks(sequence, count))
         if rest < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
+
+    def _standing(self, sequence: Sequence) -> tuple[bool, float]:
+        return not self._fair.is_light(sequence), -self._fair.of(sequence).credit(sequence.party)
+
+    def _prompts_alone(self) -> list[Sequence]:
+        """Returns prompts of light parties for which the others stand still in this step.
+
+        None if they did in the step before: the tokens of others come at most a step later.
+        """
+        if not self._fair.has_several or self._stood_still:
+            self._stood_still = False
+            return []
+        if self._admission.waiting:
+            prefilling = [one for one in self._running if one.remaining > 1 and not one.fetching]
+            self._admission.admit_light(prefilling, self._limits.token_budget)
+        found = [
+            one
+            for one in self._running
+            if one.remaining > 1 and not one.fetching and not one.has_run and self._fair.is_light(one)
+        ]
+        self._stood_still = bool(found)
+        return found
+
+    def _plan_leased(self, draft: StepDraft, prefilling: list[Sequence], rest: int) -> int:
+        """Plans a few tokens of the background prompt that has a lease; returns how many."""
+        leased = self._fair.floor.leased
+        if leased is None or leased not in prefilling:
+            return 0
+        count = self._within_blocks(leased, min(leased.remaining, MIN_CHUNK, rest))
+        if count > 0:
+            draft.add_chunk(leased, count)
+        return max(0, count)
 
     def is_shared(self, now: float) -> bool:
         """Returns whether several parties used the engine in a step with prompts a moment ago."""
@@ -146,8 +200,18 @@ class StepPlanner:
             return self._pace.rows(now, 0)
         self._pace.see_others(now)
         if others_begin(self._running):
-            return 0
+            return int(self._lease_first())
         return self._pace.rows(now, sum(not is_background(one) for one in self._running))
+
+    def _lease_first(self) -> bool:
+        """Gives a background sequence that runs the floor's lease, if it is due; returns if one has it."""
+        floor = self._fair.floor
+        if floor.is_due and floor.leased is None:
+            for one in self._running:
+                if is_background(one) and not one.fetching:
+                    floor.lease(one)
+                    break
+        return floor.leased is not None
 
     def _plan_by_tenant(self, draft: StepDraft, now: float) -> None:
         """Plans in alternation a step of one request on trial and one of all others."""
@@ -214,11 +278,14 @@ class StepPlanner:
         speculation.in_flight.add(sequence.seq_id)
         return 1 + len(drafts)
 
-    def _plan_decodes(self, draft: StepDraft, most: int) -> tuple[list[Sequence], int]:
+    def _plan_decodes(
+        self, draft: StepDraft, most: int, *, stand_still: bool = False
+    ) -> tuple[list[Sequence], int]:
         """Plans one token of each sequence that decodes, and drafts of those after it.
 
         Args:
             most: How many background sequences may decode; they come last. 0: they stand still.
+            stand_still: Whether only light parties decode.
 
         Returns:
             The sequences whose prompts or forced runs are to be computed, with a block for one token at
@@ -236,6 +303,8 @@ class StepPlanner:
             sequence = running[index]
             index += 1
             if sequence.fetching or (held and id(sequence) in held) or (trials and trials.is_on(sequence)):
+                continue
+            if stand_still and not self._fair.is_light(sequence):
                 continue
             if drafting and (count := self._plan_drafts(draft, sequence, spare - num_drafts)):
                 num_drafts += count - 1

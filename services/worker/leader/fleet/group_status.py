@@ -14,6 +14,7 @@ from services.worker.rank_protocol.step_times import by_kind
 from services.worker.telemetry.vllm_metrics import value_of
 
 RECORDS_LATE_S = 5.0  # session records that wait for longer mean that their store is away
+MAX_SHARES = 16  # of parties, the largest first
 
 
 class GroupStatus:
@@ -64,6 +65,7 @@ class GroupStatus:
             "cached_blocks": scheduler.blocks.num_cached if scheduler else 0,
             "kv_store": self._kv_tier.describe(),
             "adapters": self._adapters(),
+            "party_shares": self._party_shares(),
             "speculation": self._speculation(),
             "sessions_cached": sessions.num_cached,
             "sessions_pending": sessions.writer.num_pending,
@@ -84,6 +86,11 @@ class GroupStatus:
             "running_step_s": round(age_s, 3),
             "seconds": seconds,
         }
+
+    def _party_shares(self) -> list[float]:
+        """Returns the part of each party in what was computed since it came; nothing of a lone one."""
+        scheduler = self._engine.scheduler
+        return [round(share, 3) for share in scheduler.queues.fair.shares()[:MAX_SHARES]] if scheduler else []
 
     def _adapters(self) -> dict[str, object]:
         """Returns what is in the pool of adapters; nothing if the engine computes without."""

@@ -219,6 +219,7 @@ class SequenceBuilder:
                 eos_ids=self._model.eos_ids,
                 tenant=request.tenant,
                 party=request.party,
+                weight=request.weight,
                 priority=request.priority,
                 deadline=generation.deadline,
                 stored=-1 if request.kv == "recompute" else 0,

@@ -63,7 +63,9 @@ class WaitingSlots:
         if missing <= 0:
             return
         key = request_key(request.tenant, request.request_id)
-        newcomer = WaitingRequest(key, request.party_or_tenant, request.priority, num_sequences)
+        newcomer = WaitingRequest(
+            key, request.party_or_tenant, request.priority, num_sequences, weight=request.weight
+        )
         displaced = displaced_by(newcomer, self.waiting_requests(), missing)
         if not displaced:
             raise Overloaded(
@@ -110,6 +112,7 @@ class WaitingSlots:
                     slots,
                     generation.arrived,
                     _is_firm(generation),
+                    request.weight,
                 )
 
 

@@ -12,6 +12,7 @@ from services.worker.domain.generation.shedding import WaitingRequest, displaced
 from services.worker.domain.scheduling.sequence import SequencePhase
 from shared.codec import pack_tokens
 from shared.messages import Accepted, Done, Failed, GenerateRequest, ResumePoint
+from shared.messages.base import BACKGROUND_PRIORITY
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of, tokens_of
 from tests.kits.worker.options import scheduler_limits
@@ -21,7 +22,7 @@ WAITERS = st.builds(
     WaitingRequest,
     request_id=st.uuids().map(str),
     tenant=TENANTS,
-    priority=st.integers(-2, 2),
+    priority=st.sampled_from([BACKGROUND_PRIORITY, -1, 0, 1]),
     slots=st.integers(1, 4),
     arrived=st.floats(0, 100),
     firm=st.booleans(),
@@ -37,21 +38,33 @@ def held(waiting: list[WaitingRequest], gone: set[str]) -> Counter[str]:
     return counts
 
 
+def goes_before(newcomer: WaitingRequest, waiter: WaitingRequest) -> bool:
+    if waiter.is_background != newcomer.is_background:
+        return waiter.is_background
+    return not newcomer.is_background and (
+        waiter.tenant == newcomer.tenant and waiter.priority < newcomer.priority
+    )
+
+
 @given(newcomer=WAITERS, waiting=QUEUES, missing=st.integers(1, 4))
 def test_what_always_holds(newcomer: WaitingRequest, waiting: list[WaitingRequest], missing: int) -> None:
     gone = displaced_by(newcomer, waiting, missing)
     by_key = {waiter.request_id: waiter for waiter in waiting}
     victims = [by_key[request_id] for request_id in gone]  # in the order of their displacement
     assert len(set(gone)) == len(gone) == len(victims)
-    assert not any(victim.firm or victim.priority > newcomer.priority for victim in victims)
+    assert not any(victim.firm for victim in victims)
+    assert not any(
+        victim.priority > newcomer.priority and victim.tenant == newcomer.tenant for victim in victims
+    )
+    assert not any(newcomer.is_background and not victim.is_background for victim in victims)
     if gone:
         by_id = {waiter.request_id: waiter.slots for waiter in waiting}
         freed = [by_id[request_id] for request_id in gone]
         assert sum(freed) >= missing > sum(freed[:-1])  # enough places, and no victim too many
-    lower = {w.request_id for w in waiting if not w.firm and w.priority < newcomer.priority}
-    equals = [victim for victim in victims if victim.priority == newcomer.priority]
+    lower = {w.request_id for w in waiting if not w.firm and goes_before(newcomer, w)}
+    equals = [victim for victim in victims if not goes_before(newcomer, victim)]
     if equals:
-        assert lower <= set(gone)  # lower priorities are displaced first
+        assert lower <= set(gone)  # these are displaced first
         before = held(waiting, lower)
         tenants = {tenant for tenant, slots in before.items() if slots} | {newcomer.tenant}
         share = (before.total() + newcomer.slots) / len(tenants)
@@ -79,17 +92,37 @@ def test_a_request_of_several_slots_displaces_none_that_could_come_back_for_its_
     assert displaced_by(newcomer, [large], 3) == ["large"]
 
 
-def test_the_lowest_then_the_greediest_then_the_newest_goes() -> None:
+def test_background_work_then_the_own_lowest_then_the_newest_goes() -> None:
     waiting = [
         WaitingRequest("high", "a", 2, 1, 1.0),
-        WaitingRequest("low, of few", "a", -1, 1, 9.0),
-        WaitingRequest("low, old", "b", -1, 1, 2.0),
-        WaitingRequest("low, new", "b", -1, 1, 3.0),
-        WaitingRequest("low, runs", "b", -2, 1, 4.0, firm=True),
+        WaitingRequest("low, old", "a", -1, 1, 2.0),
+        WaitingRequest("low, new", "a", -1, 1, 3.0),
+        WaitingRequest("low, runs", "a", -2, 1, 4.0, firm=True),
+        WaitingRequest("batch", "b", BACKGROUND_PRIORITY, 1, 0.0),
+        WaitingRequest("low, of another", "b", -1, 1, 9.0),
     ]
-    assert displaced_by(WaitingRequest("n", "c", 0, 1), waiting, 1) == ["low, new"]
-    assert displaced_by(WaitingRequest("n", "c", 0, 3), waiting, 3) == ["low, new", "low, of few", "low, old"]
-    assert displaced_by(WaitingRequest("n", "c", -3, 1), waiting, 1) == []
+    newcomer = WaitingRequest("n", "a", 0, 1)
+    assert displaced_by(newcomer, waiting, 1) == ["batch"]
+    assert displaced_by(newcomer, waiting, 3) == ["batch", "low, new", "low, old"]
+    assert displaced_by(newcomer, waiting, 4) == []
+    assert displaced_by(WaitingRequest("n", "c", BACKGROUND_PRIORITY, 1), waiting[:4], 1) == []
+
+
+def test_a_priority_displaces_nothing_of_another_tenant() -> None:
+    waiting = [WaitingRequest(f"{tenant}0", tenant, 0, 1) for tenant in "ab"]
+    assert displaced_by(WaitingRequest("a1", "a", 9, 1), waiting, 1) == ["a0"]
+    assert displaced_by(WaitingRequest("a1", "a", 9, 1), waiting[1:], 1) == []
+    several = [WaitingRequest(f"b{number}", "b", 9, 1, number) for number in range(4)]
+    assert displaced_by(WaitingRequest("a1", "a", -9, 1), several, 1) == ["b3"]
+
+
+def test_shares_are_by_weight() -> None:
+    waiting = [WaitingRequest(f"a{number}", "a", 0, 1, number, weight=3.0) for number in range(8)]
+    for number in range(4):
+        newcomer = WaitingRequest(f"b{number}", "b", 0, 1, 10.0)
+        gone = displaced_by(newcomer, waiting, 1)
+        assert gone == ([f"a{7 - number}"] if number < 2 else [])
+        waiting = [waiter for waiter in waiting if waiter.request_id not in gone] + [newcomer] * bool(gone)
 
 
 def test_a_tenant_gets_its_share_and_no_more() -> None:

@@ -10,6 +10,8 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 MIN_SHARED_CHUNK = BLOCK_SIZE // 2  # prompts get on by so many tokens a step, however slow the engine is
 PROBE = 32  # steps with prompts in a row, after which there is one without
+COLD_DECODE = 2.0  # tokens of a prompt that a decoded token counts for, before they were measured
+MOST_DECODE = 64.0  # the same at most: a step with few rows reads all weights for them
 _OUTLIER = 3.0  # times the average; what is longer counts as so long
 # Weights of the newest step. A busy machine holds a step up now and then, which lengthens a short one most.
 # What counts of those that only decode is their time undisturbed: their average falls faster than it rises.
@@ -54,6 +56,13 @@ class SharedPace:
         if not plain_s or not self._token_s:
             return -1
         return max(MIN_SHARED_CHUNK, int(plain_s / self._token_s))
+
+    def decode_tokens(self, rows: int) -> float:
+        """Returns how many tokens of a prompt take as long as one row of a step in which so many decode."""
+        plain_s, rows = self._expected_s(rows), max(1, rows)
+        if not plain_s or not self._token_s:
+            return COLD_DECODE
+        return min(max(plain_s / (rows * self._token_s), 1.0), MOST_DECODE)
 
     def _expected_s(self, rows: int) -> float:
         """Returns the seconds of a step that only decodes; 0: unknown. More rows do not take less."""

@@ -1,4 +1,4 @@
-"""Running places among tenants: round robin while several tenants wait, all places for a single tenant."""
+"""Running slots of tenants that wait: none has more than it may, and a single tenant has all."""
 
 from collections import Counter
 
@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from services.worker.domain.blocks.manager import BlockManager
+from services.worker.domain.scheduling.fairness.party_order import most_running
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
-from services.worker.domain.scheduling.tenant_order import most_running, next_by_tenant
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import make, step
 
@@ -43,15 +43,15 @@ def test_slots_that_become_free_go_to_each_tenant_alike() -> None:
     one = scheduler(running=6)
     for index in range(60):
         one.add(of("a", f"a{index}", index))
-    for index in range(10):
+    for index in range(60):
         one.add(of("b", f"b{index}", 60 + index))
-        one.add(of("c", f"c{index}", 80 + index))
+        one.add(of("c", f"c{index}", 120 + index))
     for _ in range(8):
         step(one)
     assert running_of(one) == {"a": 2, "b": 2, "c": 2}
 
 
-def test_addresses_of_one_tenant_rotate_like_tenants() -> None:
+def test_addresses_of_one_tenant_count_like_tenants() -> None:
     one = scheduler(running=8, share=0.875)
     for index in range(40):
         crowd = of("default", f"a{index}", index, output=90)
@@ -78,17 +78,6 @@ def test_one_tenant_alone_has_all_slots_unless_it_is_told_otherwise() -> None:
         for _ in range(60):
             step(one)
         assert not one.has_work
-
-
-def test_a_higher_priority_and_what_has_begun_go_first() -> None:
-    urgent, old, late = of("a", "u", 5, priority=1), of("a", "o", 1), of("b", "l", 9)
-    waiting = {"a": [urgent, old], "b": [late]}
-    assert next_by_tenant(waiting, {"a": 3}, Counter(), 8) is urgent
-    assert next_by_tenant(waiting, {"a": 3}, Counter(a=1), 8) is late
-    old.num_preemptions = 1
-    assert next_by_tenant(waiting, {"a": 3}, Counter(a=1), 8) is old
-    assert next_by_tenant(waiting, {"a": 8}, Counter(a=1), 8) is late
-    assert next_by_tenant(waiting, {"a": 8}, Counter(a=1, b=1), 8) is None
 
 
 def test_an_urgent_sequence_whose_tenant_may_have_no_more_displaces_none() -> None:

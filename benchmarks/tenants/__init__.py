@@ -1,0 +1,1 @@
+"""Tenants that share a group: one floods it, two behave."""

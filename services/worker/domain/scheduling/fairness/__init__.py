@@ -1,0 +1,1 @@
+"""Shares of parties and of background work, in weighted tokens."""

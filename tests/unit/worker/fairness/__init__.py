@@ -1,0 +1,1 @@
+"""Shares of parties, and the floor of background work."""
