@@ -10,6 +10,7 @@ from services.router.domain.pins import PinTable
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming
 from services.router.settings import RouterSettings
+from shared.accounts.register import AccountRegister
 from shared.adapters.register import AdapterRegister
 
 
@@ -38,6 +39,7 @@ class RouterState:
         contests: Which requests go to a full group.
         models: What hosts offer, and the requests that wait for it.
         adapters: What the register of adapters has.
+        accounts: Tenants, keys and prices.
     """
 
     def __init__(self, settings: RouterSettings) -> None:
@@ -54,6 +56,7 @@ class RouterState:
         self.contests = Contests(constants.contested_slots_per_s)
         self.models = ModelBook()
         self.adapters = AdapterRegister()
+        self.accounts = AccountRegister()
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""
