@@ -59,6 +59,7 @@ class AccountsSync:
     Attributes:
         last_read_at: When the service was last asked and answered, by the running loop's clock; -inf: never.
             Every change before that time is in the copy.
+        no_store: The service answered last that the broker has no JetStream, so that there can be no records.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class AccountsSync:
     ) -> None:
         self.register = register
         self.last_read_at = float("-inf")
+        self.no_store = False
         self._bus = bus
         self._refresh_s = refresh_s
         self._count = count
@@ -102,6 +104,7 @@ class AccountsSync:
             records, version = await read_accounts(self._bus, known)
         except RyzError as error:
             log.debug("accounts not read, the known ones stand", error=error.message, known=len(register))
+            self.no_store = error.data.get("reason") == "no_jetstream"
             self._note("accounts_not_read")
             return False
         finally:
@@ -112,7 +115,7 @@ class AccountsSync:
         register.is_current = True
         applied = [register.apply(change) for change in during]
         self._missed = not all(applied)
-        self.last_read_at = asked_at
+        self.last_read_at, self.no_store = asked_at, False
         return True
 
     async def keep(self) -> None:

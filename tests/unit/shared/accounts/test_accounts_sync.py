@@ -35,7 +35,7 @@ class Service:
         self.bus = bus
         self.records: dict[str, StoredAccount] = {}
         self.version = 0
-        self.away = False
+        self.away = ""  # the reason
         self.queries: list[AccountQuery] = []
         self.before_answer: Callable[[], None] = lambda: (
             None
@@ -50,7 +50,7 @@ class Service:
     async def answer(self, query: AccountQuery, _: object) -> AccountPage:
         self.queries.append(query)
         if self.away:
-            raise Unavailable("no store", reason="accounts_store")
+            raise Unavailable("no store", reason=self.away)
         page = self._page(query)
         self.before_answer()
         await self.gate.wait()
@@ -168,15 +168,20 @@ async def test_a_removed_key_is_gone_at_once_also_during_a_read() -> None:
 
 async def test_what_is_known_stands_while_the_service_is_away() -> None:
     async with kept(refresh_s=0.02) as (service, sync, events):
-        service.away = True
+        service.away = "accounts_store"
         await until(lambda: "accounts_not_read" in events)
+        assert not sync.no_store
         read_at, asked = sync.last_read_at, len(service.queries)
         await until(lambda: len(service.queries) > asked + 2)
         assert sync.last_read_at == read_at
         assert sync.register.is_current
         assert len(sync.register) == 5
-        service.away = False
+        service.away = "no_jetstream"
+        await until(lambda: sync.no_store)
+        assert len(sync.register) == 5
+        service.away = ""
         await until(lambda: sync.last_read_at > read_at)
+        assert not sync.no_store
 
 
 async def test_a_read_that_a_change_cuts_in_two_begins_again() -> None:
