@@ -146,8 +146,7 @@ class AccountsClient:
         """
         revoked = list[str]()
         if with_keys:
-            known = (await self.read()).keys()
-            for key in [key for key in known if key.tenant == tenant]:
+            for key in (await self.read()).keys_of(tenant):
                 await self.remove(key.name)
                 revoked.append(key.key_id)
         await self.remove(TenantRecord(tenant=tenant).name)

@@ -1,0 +1,1 @@
+"""`ryz tenants`: tenants, their limits, prices and the audit log."""
