@@ -13,7 +13,7 @@ from cli.tenants.asking import on_accounts
 from cli.tenants.values import LimitOptions, seconds
 from cli.visible import json_text
 from shared.accounts.forms import key_form, keys_form
-from shared.accounts.keys import PREFIX, key_id_of, shown_prefix
+from shared.accounts.keys import key_id_in, shown_prefix
 from shared.accounts.register import AccountRegister
 from shared.client.calls.accounts_client import AccountsClient, MadeKey
 from shared.errors import AccountNotFound
@@ -106,11 +106,6 @@ def require_keys(common: BrokerOptions, *, required: bool) -> None:
         out.print("Requests without a key are refused.")
     else:
         out.print("Requests without a key are taken, as tenant `default` (unless RYZ_API_KEYS is set).")
-
-
-def key_id_in(text: str) -> str:
-    """Return the id in what names a key: the id, what lists show, or the key itself."""
-    return key_id_of(text) or text.removeprefix(PREFIX)
 
 
 def _found(register: AccountRegister, key: str) -> KeyRecord:

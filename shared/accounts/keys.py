@@ -37,6 +37,11 @@ def key_id_of(text: str) -> str | None:
     return None if found is None else found[1]
 
 
+def key_id_in(text: str) -> str:
+    """The id in what a person names a key by: the id, the part that is shown, or the key itself."""
+    return key_id_of(text) or text.removeprefix(PREFIX)
+
+
 def digest_of(text: str) -> bytes:
     """SHA-256 of a key, as its record has it. Compare digests with `hmac.compare_digest`."""
     return hashlib.sha256(text.encode()).digest()

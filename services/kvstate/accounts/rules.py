@@ -144,6 +144,12 @@ def _checked_key(
             raise InvalidRequest(
                 f"{_shown(record.name)} keeps its tenant and its text: make another one", param="put"
             )
+        if record.scopes.admin != found.record.scopes.admin:
+            raise InvalidRequest(
+                f"{_shown(record.name)} stays {'an' if found.record.scopes.admin else 'no'} admin's: make "
+                "another one",
+                param="put",
+            )
         return replace(record, created_s=found.record.created_s)
     tenant = TenantRecord(tenant=record.tenant).name
     if record.tenant != DEFAULT_TENANT and table.stored(tenant) is None:

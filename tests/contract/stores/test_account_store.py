@@ -11,7 +11,7 @@ from services.kvstate.accounts.stream_accounts import StreamAccounts
 from services.kvstate.accounts.stream_audit import StreamAudit
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.nats import NatsBus
-from shared.messages import AccountRules, AuditEntry, KeyRecord, PriceRecord, TenantRecord
+from shared.messages import AccountRecord, AccountRules, AuditEntry, KeyRecord, PriceRecord, TenantRecord
 from tests.kits.kvstate.memory_accounts import MemoryAccounts, MemoryAudit
 from tests.kits.servers import NatsServer
 
@@ -62,7 +62,8 @@ async def audit(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 async def test_records_are_put_changed_and_removed(replicas: Replicas) -> None:
     store = replicas()
     assert (await store.read()).version == 0
-    for version, record in enumerate((ACME, KEY, PRICE, AccountRules(currency="EUR"))):
+    records: list[AccountRecord] = [ACME, KEY, PRICE, AccountRules(currency="EUR")]
+    for version, record in enumerate(records):
         await store.write(record.name, record, version)
     table = await store.read()
     assert table.version == 4
