@@ -58,11 +58,15 @@ def test_a_tenants_part_of_the_running_slots_can_be_set(monkeypatch: pytest.Monk
         assert WorkerSettings().max_running_per_tenant == meant
 
 
-def test_only_sessions_and_batches_are_persistent_and_only_where_asked() -> None:
+def test_streams_are_persistent_and_sessions_only_where_asked() -> None:
     more = yaml.safe_load((ROOT / "deploy" / "compose.persistent.yaml").read_text())
     options = [SERVICES[name]["command"] for name in STORES]
     assert all(command[command.index("--appendonly") + 1] == "no" for command in options)
-    assert set(more["services"]) == {"redis", "redis-data", "nats", "streams-data", "ryz"}
+    assert set(more["services"]) == {"redis", "redis-data", "ryz"}
+    broker = SERVICES["nats"]
+    assert f"streams:{broker['environment']['RYZ_NATS_STREAM_DIR']}" in broker["volumes"]
+    assert SERVICES["streams-data"]["network_mode"] == "none"
+    assert "streams" in COMPOSE["volumes"]
     persistent = more["services"]["redis"]["command"]
     assert persistent[persistent.index("--appendonly") + 1] == "yes"
     kept = {"--dir", "--appendfsync", "--auto-aof-rewrite-percentage", "--auto-aof-rewrite-min-size"}

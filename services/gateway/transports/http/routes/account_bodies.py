@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from shared.accounts.forms import limits_of, to_millionths
 from shared.messages import KeyRecord, Limits, PriceRecord, Scopes, TenantRecord
 from shared.messages.accounts import Api
-from shared.messages.base import DEFAULT_TENANT, ID_PATTERN
+from shared.messages.base import DEFAULT_TENANT
 
 R = TypeVar("R", TenantRecord, KeyRecord)
 MAX_OVERLAP_S = 366 * 86_400
 _NO_ID = "0" * 12
+_TENANT = r"^[A-Za-z0-9_-]{1,64}$"  # pydantic's `$` is the end of the text
 Count = int | None
 _LIMIT = Field(default=None, ge=0, le=2**53, description="0: no limit.")
 
@@ -57,7 +58,7 @@ class TenantBody(_Body):
 class NewTenantBody(TenantBody):
     """A new tenant."""
 
-    id: str = Field(pattern=ID_PATTERN, description="1 to 64 letters, digits, `-` and `_`.")
+    id: str = Field(pattern=_TENANT, description="1 to 64 letters, digits, `-` and `_`.")
 
     def record(self) -> TenantRecord:
         """The record."""
@@ -94,7 +95,7 @@ class KeyBody(_Body):
 class NewKeyBody(KeyBody):
     """A new key."""
 
-    tenant: str = Field(default=DEFAULT_TENANT, pattern=ID_PATTERN)
+    tenant: str = Field(default=DEFAULT_TENANT, pattern=_TENANT)
     scopes: NewScopesBody | None = None
 
     def record(self) -> KeyRecord:
