@@ -64,9 +64,10 @@ class AccountsClient:
         """All records."""
         register = AccountRegister()
         try:
-            register.replace_all(*await read_accounts(self._bus, timeout_s=ANSWER_S))
+            read = await read_accounts(self._bus, timeout_s=ANSWER_S, wait_s=SERVICE_WAIT_S)
         except NoResponders:
             raise _no_service() from None
+        register.replace_all(*read)
         return register
 
     async def put(self, record: AccountRecord, *, expected: int = ANY_REVISION) -> StoredAccount:

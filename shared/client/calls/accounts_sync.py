@@ -27,26 +27,32 @@ log = structlog.get_logger(__name__)
 
 
 async def read_accounts(
-    bus: Bus, known: int = 0, timeout_s: float = _CALL_S
+    bus: Bus, known: int = 0, timeout_s: float = _CALL_S, wait_s: float = 0.0
 ) -> tuple[list[StoredAccount], int]:
     """Returns all records and the version; no records if the version is the one that is known.
+
+    Args:
+        bus: The connection.
+        known: A version; 0: none.
+        timeout_s: For each page.
+        wait_s: How long to wait for a service that does not listen, as in a restart.
 
     Raises:
         Unavailable: The KV state service or its store does not answer, or the records change all the time.
     """
     for _ in range(_TRIES):
-        page = await _page(bus, AccountQuery(known=known), timeout_s)
+        page = await _page(bus, AccountQuery(known=known), timeout_s, wait_s)
         records, version = list(page.records), page.version
         while page.cursor and page.version == version:
-            page = await _page(bus, AccountQuery(cursor=page.cursor), timeout_s)
+            page = await _page(bus, AccountQuery(cursor=page.cursor), timeout_s, wait_s)
             records += page.records
         if page.version == version:
             return records, version
     raise Unavailable("tenants and keys change faster than they can be read", reason="accounts")
 
 
-async def _page(bus: Bus, query: AccountQuery, timeout_s: float) -> AccountPage:
-    return await call(bus, subjects.ACCOUNTS, query, AccountPage, timeout_s=timeout_s)
+async def _page(bus: Bus, query: AccountQuery, timeout_s: float, wait_s: float) -> AccountPage:
+    return await call(bus, subjects.ACCOUNTS, query, AccountPage, timeout_s=timeout_s, wait_s=wait_s)
 
 
 class AccountsSync:
