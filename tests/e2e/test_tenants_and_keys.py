@@ -75,10 +75,9 @@ def test_commands_manage_tenants_and_keys(stack: Stack) -> None:
     told(stack, "tenants", "price", "demo", "--prompt", "0.15", "--completion", "0.6", "--currency", "EUR")
     prices = told(stack, "tenants", "price")
     assert (prices["currency"], prices["prices"][0]["completion"]) == ("EUR", 0.6)
-    for words in (("tenants", "list"), ("keys", "list"), ("tenants", "audit"), ("tenants", "show", "acme")):
-        shown = ryz(*words, cwd=stack.folder)
-        assert shown.returncode == 0
-        assert "acme" in shown.stdout or words[0] == "keys"
+    for words in ("tenants list", "tenants audit", "tenants show acme"):
+        shown = ryz(*words.split(), cwd=stack.folder)
+        assert (shown.returncode, "acme" in shown.stdout) == (0, True)
     told(stack, "tenants", "delete", "acme", "--with-keys")
     entries = told(stack, "tenants", "audit")["entries"]
     assert (entries[0]["action"], entries[0]["subject"]) == ("remove", "tenant.acme")

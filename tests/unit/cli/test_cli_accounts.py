@@ -16,6 +16,7 @@ from cli.tenants.values import LimitOptions, expiry, num_bytes, seconds
 from shared.accounts.forms import key_form, keys_form, limits_form, price_form, prices_form, tenant_form
 from shared.accounts.register import AccountRegister
 from shared.messages import (
+    AccountRecord,
     AccountRules,
     AuditEntry,
     KeyRecord,
@@ -48,7 +49,7 @@ PRICE = PriceRecord(model="demo", prompt=150_000, completion=600_000)
 
 def register() -> AccountRegister:
     made = AccountRegister()
-    records = (ACME, KEY, PRICE, AccountRules(keys_required=True, currency="EUR"))
+    records: list[AccountRecord] = [ACME, KEY, PRICE, AccountRules(keys_required=True, currency="EUR")]
     made.replace_all([StoredAccount(record=one, revision=n) for n, one in enumerate(records, 1)], 4)
     return made
 
