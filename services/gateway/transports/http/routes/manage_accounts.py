@@ -5,7 +5,7 @@ Answers have the form of the commands' `--json` (`shared/accounts/forms.py`).
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs
 
 import msgspec
 from fastapi import FastAPI, Query
@@ -79,7 +79,7 @@ class AccountRoutes:
         tenant = exchange.caller.named_tenant = self._operators.tenant_of(exchange.caller)
         client = AccountsClient(self._context.client.bus, "admin" if tenant == OPERATORS else "local")
         kind, _, rest = exchange.scope["path"].removeprefix(f"{PREFIX}/").partition("/")
-        status, shown = await self._answers[kind](exchange, client, unquote(rest))
+        status, shown = await self._answers[kind](exchange, client, rest)
         await exchange.reply.send_whole(status, msgspec.json.encode(shown), [])
 
     async def _tenants(self, exchange: HttpExchange, client: AccountsClient, tenant: str) -> Answer:
