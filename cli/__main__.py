@@ -16,6 +16,7 @@ from cli.console import INTERRUPTED, CommandError, err, out
 from cli.explain.command import explain
 from cli.finetune.command import finetune
 from cli.groups.commands import app as groups
+from cli.keys.commands import app as keys
 from cli.logs.command import logs
 from cli.models.commands import app as models
 from cli.models.convert.quantize_command import quantize
@@ -23,6 +24,7 @@ from cli.profile.command import profile
 from cli.sessions.commands import app as sessions
 from cli.stack.up import down, up
 from cli.status.command import status
+from cli.tenants.commands import app as tenants
 from cli.top.command import top
 from cli.train_demo import train_demo
 
@@ -55,6 +57,8 @@ app.add_typer(sessions, name="sessions")
 app.add_typer(batch, name="batch")
 app.add_typer(groups, name="groups")
 app.add_typer(models, name="models")
+app.add_typer(tenants, name="tenants")
+app.add_typer(keys, name="keys")
 app.add_typer(bus_users, name="bus-users")
 
 

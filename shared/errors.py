@@ -70,6 +70,12 @@ class BatchNotFound(RyzError):
     code = "batch_not_found"
 
 
+class AccountNotFound(RyzError):
+    """No such tenant, key or price."""
+
+    code = "account_not_found"
+
+
 class Conflict(RyzError):
     """The name is taken, or the object has changed meanwhile."""
 
@@ -154,6 +160,7 @@ FAMILY: dict[str, type[RyzError]] = {
         ResponseNotFound,
         FileNotFound,
         BatchNotFound,
+        AccountNotFound,
         Conflict,
         RequestTooLarge,
         RateLimited,
@@ -175,6 +182,7 @@ TABLE: dict[str, ErrorMapping] = {
     "response_not_found": ErrorMapping(404, "invalid_request_error", 5),
     "file_not_found": ErrorMapping(404, "invalid_request_error", 5),
     "batch_not_found": ErrorMapping(404, "invalid_request_error", 5),
+    "account_not_found": ErrorMapping(404, "invalid_request_error", 5),
     "conflict": ErrorMapping(409, "invalid_request_error", 10),
     "request_too_large": ErrorMapping(413, "invalid_request_error", 8),
     # clients and proxies would send it again after a 5xx, and two more engines would die

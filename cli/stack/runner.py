@@ -9,6 +9,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
+from cli.keys.first_admin_key import FirstAdminKey, admin_key_words
 from cli.stack.agent.start import StackAgents
 from cli.stack.fleet.core_sets import Cores
 from cli.stack.fleet.entry import ModelEntry
@@ -24,6 +25,7 @@ from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_ti
 from cli.stack.supervision.stack import Stack
 from shared.address import redact
 from shared.host.cores_and_memory import total_bytes
+from shared.host.local_stack import ADMIN_KEY_FILE
 
 POLL_S = 0.05
 
@@ -45,8 +47,9 @@ def run_detached(options: UpOptions, settled: Settled, closing: str = "") -> Non
     """Start the stack in a process of its own, which writes to a log file, and return when it is ready."""
     state_dir = StateDir(options.state_dir)
     state_dir.make()
-    log = state_dir.log(SUPERVISOR)
+    log, key_file = state_dir.log(SUPERVISOR), state_dir.path / ADMIN_KEY_FILE
     state_dir.put_aside(log)
+    had_key = key_file.exists()
     out.file.flush()
     pid = os.fork()  # nothing of this process runs in threads yet
     if pid == 0:
@@ -57,7 +60,8 @@ def run_detached(options: UpOptions, settled: Settled, closing: str = "") -> Non
     state = _await_ready(state_dir, pid)
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
-    announce(options, settled, state)
+    made_key = key_file.read_text().strip() if key_file.exists() and not had_key else ""
+    announce(options, settled, state, made_key=made_key)
     for line in (f"`{called_as()} down{state_dir_words(options.state_dir)}` ends it.", closing):
         out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
@@ -99,16 +103,15 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
         live_report = live.enter_context(start_report())
         stack = Stack(plan.specs, state_dir, state, live_report, listeners, imports=plan.imports)
         agents = StackAgents(options, settled, plan, stack, live_report)
-        loop = asyncio.get_running_loop()
-        for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(signum, stack.request_stop)
+        key = FirstAdminKey(state_dir.path, state.nats_urls.get("cli", ""))
+        _stop_on_signals(stack)
         try:
             agents.begin(state.broker("host"))
             with live:  # the table of the start; later notes are lines
-                ready = await stack.start(options.start_timeout_s)
+                ready = await stack.start(options.start_timeout_s, key.make_key)
             if ready:
                 await agents.await_started(options.start_timeout_s)
-                announce(options, settled, state, closing)
+                announce(options, settled, state, closing, key.text)
                 await stack.supervise()
             _say_ending(plan)
         finally:
@@ -126,6 +129,12 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
             remove_empty(state_dir.path / name)
         state_dir.release()
     out.print("All services have ended.", markup=False)
+
+
+def _stop_on_signals(stack: Stack) -> None:
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(signum, stack.request_stop)
 
 
 def refuse_if_up(state_dir: Path) -> None:
@@ -194,11 +203,14 @@ def _say_ending(plan: StackPlan) -> None:
     )
 
 
-def announce(options: UpOptions, settled: Settled, state: StackState, closing: str = "") -> None:
+def announce(
+    options: UpOptions, settled: Settled, state: StackState, closing: str = "", made_key: str = ""
+) -> None:
     """Print where the stack is reached, and what to try next.
 
     Args:
         closing: The last line; empty: none more.
+        made_key: The admin key that this start has made.
     """
     # The password of our own broker's user for services outside is shown on a terminal only, since a file or
     # a log would keep it. That of a given broker is never shown.
@@ -216,6 +228,8 @@ def announce(options: UpOptions, settled: Settled, state: StackState, closing: s
         f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
         f"{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
     ]
+    if made_key:
+        lines[-1:-1] = [admin_key_words(options.state_dir, made_key, shown=sys.stdout.isatty()), ""]
     lines = lines[:-1] if not in_foreground(state) else [*lines, *filter(None, [closing])]
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)

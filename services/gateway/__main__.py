@@ -48,10 +48,12 @@ from services.gateway.transports.http.gateway_gate import QuotaCollector, gatewa
 from services.gateway.transports.http.routes.info import ServiceInfo
 from services.gateway.transports.http.routes.responses import response_parts
 from services.gateway.transports.websocket.sockets import PATH as REALTIME
+from shared.accounts.register import AccountRegister
 from shared.adapters.register import AdapterRegister
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
 from shared.client import ClientSettings, InferenceClient
+from shared.client.calls.accounts_sync import AccountsSync
 from shared.client.calls.model_list import known_models, usable_names
 from shared.client.calls.register_sync import RegisterSync
 from shared.client.calls.session_admin import SessionAdmin
@@ -154,6 +156,7 @@ async def start(
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
         aliases=await _model_aliases(settings, bus, stack, measured.levels, model_names),
+        accounts=(await _kept_accounts(bus, stack)).register,
     )
     secret = made_root_key(settings)
     files = FileThread()
@@ -218,6 +221,14 @@ async def start(
     stack.callback(_abort_running, context)
     log.info("serving", host=settings.http_host, port=port, keys=len(keys), tls=bool(settings.http_cert))
     return OpenServers(port, app.direct, grpc_port)
+
+
+async def _kept_accounts(bus: Bus, stack: AsyncExitStack) -> AccountsSync:
+    accounts = AccountsSync(bus, AccountRegister())
+    await accounts.listen()
+    keeping = asyncio.create_task(accounts.keep())
+    stack.callback(keeping.cancel)
+    return accounts
 
 
 async def _model_aliases(

@@ -59,6 +59,7 @@ from services.gateway.transports.http.routes.lora_adapters import (
     UnloadAdapterBody,
     add_lora_adapters,
 )
+from services.gateway.transports.http.routes.manage_accounts import ACCOUNT_BODIES, add_manage_accounts
 from services.gateway.transports.http.routes.manage_models import AddedModelBody, ScaleBody, add_manage_models
 from services.gateway.transports.http.routes.responses import ResponseParts, add_responses
 from services.gateway.transports.http.routes.session_paths import SessionPaths, is_session_path
@@ -170,6 +171,7 @@ def create_app(
     add_manage_models(app, context, operators)
     add_lora_adapters(app, context, operators)
     add_erasure(app, context, operators, TenantErasure(client.bus, batches))
+    add_manage_accounts(app, context, operators)
     app.include_router(info_router(context.settings, context.admission.keyring, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics, socket_path=REALTIME)
@@ -189,6 +191,7 @@ def create_app(
         UnloadAdapterBody,
         NewSession,
         ToGroup,
+        *ACCOUNT_BODIES,
     ]
     add_document(app, bodies)
     sessions_first = SessionPaths(app, context.metrics, log_requests=context.settings.request_log)

@@ -10,6 +10,9 @@ from typing import Any, cast
 
 from msgspec.structs import asdict
 
+from services.kvstate.accounts.calls import AccountCalls
+from services.kvstate.accounts.stream_accounts import StreamAccounts
+from services.kvstate.accounts.stream_audit import StreamAudit
 from services.kvstate.adapters.calls import AdapterCalls
 from services.kvstate.adapters.redis_adapters import RedisAdapterStore
 from services.kvstate.blocks.calls import BlockCalls
@@ -36,6 +39,8 @@ from services.kvstate.sessions.calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.watch import probe_store, watch_store
 from services.kvstate.settings import KVStateSettings
+from shared.bus import Bus
+from shared.bus.jetstream.jetstream import JetStream
 from shared.errors import InvalidRequest, Unavailable
 from shared.flow.circuit import Circuit
 from shared.lifecycle import Service, run_service
@@ -46,6 +51,7 @@ BLOCK_CALL_KINDS = 2
 RESPONSE_CONNECTIONS = 16
 LEASE_CONNECTIONS = 2
 ADAPTER_CONNECTIONS = 4
+STREAM_CALL_S = 2.0  # a call that went out when the broker was lost has no answer; others wait for it
 MISCONFIGURED = 2  # exit code of a service whose start makes no sense before a person has mended something
 
 
@@ -136,6 +142,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             *responses.calls(),
             *LeaseCalls(leases).calls(),
             *AdapterCalls(bus, adapters).calls(),
+            *account_calls(bus, stack).calls(),
             *BlockCalls(tier, counted).calls(),
             *ErasureCalls(sessions, store, kept_responses, tier).calls(),
         ]
@@ -143,6 +150,13 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await service.answer_operators(bus)
     await service.serve_admin(stack)
     service.ready()
+
+
+def account_calls(bus: Bus, stack: AsyncExitStack) -> AccountCalls:
+    """The calls about tenants, keys and prices, which are in streams of the broker."""
+    jetstream = JetStream(bus, timeout_s=STREAM_CALL_S)
+    stack.push_async_callback(jetstream.stop)
+    return AccountCalls(bus, StreamAccounts(bus, jetstream), StreamAudit(jetstream))
 
 
 def make_circuit(settings: KVStateSettings) -> Circuit:

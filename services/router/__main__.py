@@ -26,6 +26,7 @@ from services.router.state import RouterState
 from services.router.status import describe
 from services.router.subscriptions import RouterSubscriptions
 from services.router.watch import FleetWatch
+from shared.client.calls.accounts_sync import AccountsSync
 from shared.client.calls.register_sync import RegisterSync
 from shared.host.cpu_pressure import CpuPressure
 from shared.lifecycle import Service, run_service
@@ -64,6 +65,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.registry.register(ModelCollector(state.models, fleet, lease.is_held, context.clock))
     pins = PinSync(bus, state.pins, metrics, constants.pins_refresh_s)
     register = RegisterSync(bus, state.adapters, constants.adapters_refresh_s, metrics.event)
+    accounts = AccountsSync(bus, state.accounts, count=metrics.event)
     adapters = AdapterCalls(context)
     service.set_detail(lambda: describe(context, lease))
     await service.answer_operators(bus, outside)
@@ -75,7 +77,9 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     await presence.listen()
     await reports.listen()
     await register.listen()
+    await accounts.listen()
     service.spawn(register.keep(), "keep adapters")
+    service.spawn(accounts.keep(), "keep accounts")
     service.spawn(pins.keep_pins(), "keep pins")
     service.spawn(watch.watch_fleet(), "watch fleet")
     # a router that has heard no heartbeat yet would answer that there is no such model

@@ -11,6 +11,7 @@ from services.router.domain.policies.party_credits import PartyCredits
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming
 from services.router.settings import RouterSettings
+from shared.accounts.register import AccountRegister
 from shared.adapters.register import AdapterRegister
 
 
@@ -40,6 +41,7 @@ class RouterState:
         credits: Of parties at groups.
         models: What hosts offer, and the requests that wait for it.
         adapters: What the register of adapters has.
+        accounts: Tenants, keys and prices.
     """
 
     def __init__(self, settings: RouterSettings) -> None:
@@ -57,6 +59,7 @@ class RouterState:
         self.credits = PartyCredits()
         self.models = ModelBook()
         self.adapters = AdapterRegister()
+        self.accounts = AccountRegister()
 
     def expire(self, now: float) -> None:
         """Drops what is too old, also when no requests come."""

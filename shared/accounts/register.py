@@ -68,6 +68,10 @@ class AccountRegister:
         """All keys, by id."""
         return [self._keys[key_id] for key_id in sorted(self._keys)]
 
+    def keys_of(self, tenant: str = "") -> list[KeyRecord]:
+        """The keys of a tenant, by id; empty: of all."""
+        return [key for key_id, key in sorted(self._keys.items()) if not tenant or key.tenant == tenant]
+
     def prices(self) -> list[PriceRecord]:
         """All prices, by model."""
         return [self._prices[model] for model in sorted(self._prices)]

@@ -23,7 +23,8 @@ HEAD = """\
 #   include ./nats.conf
 #   tls { cert_file: ..., key_file: ... }
 #
-# Files and batches need a JetStream: `jetstream { store_dir: ... }` in that file; without it all else works.
+# Tenants, keys, files and batches need a JetStream: `jetstream { store_dir: ... }` in that file; all else
+# works without it.
 #
 # Passwords come from the server's environment: letters and digits, the first one a letter.
 """

@@ -15,6 +15,7 @@ from shared.host.own_paths import ForeignLinkError, walk
 STATE_DIR = Path(".ryz")
 STATE_FILE = "up.json"
 USERS_FILE = "bus-users.json"
+ADMIN_KEY_FILE = "admin.key"  # the first one, in its text
 USUAL_BROKER = "nats://127.0.0.1:4222"
 
 

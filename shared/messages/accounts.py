@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from shared.messages.base import DEFAULT_TENANT, TENANT_OR_NONE, ModelName, Tenant, Wire
+from shared.messages.base import DEFAULT_TENANT, SMALL, TENANT_OR_NONE, ModelName, Tenant, Wire
 
 KeyId = Annotated[
     str,
@@ -214,7 +214,7 @@ class AccountQuery(Wire, frozen=True, kw_only=True):
         known: A version; if it is still the one, the page is empty. 0: none.
     """
 
-    max_bytes: ClassVar[int] = 1024
+    max_bytes: ClassVar[int] = SMALL
     cursor: Annotated[str, msgspec.Meta(max_length=192)] = ""
     known: AccountsVersion = 0
 
@@ -248,7 +248,7 @@ class AuditQuery(Wire, frozen=True, kw_only=True):
         before: Number of the oldest entry that is known; 0: from the newest on.
     """
 
-    max_bytes: ClassVar[int] = 1024
+    max_bytes: ClassVar[int] = SMALL
     before: AccountsVersion = 0
     count: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
 

@@ -9,7 +9,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from shared.messages.accounts import NO_KEY_OR_ID
-from shared.messages.base import DEFAULT_TENANT, TENANT_OR_NONE, ModelName, RequestId, Tenant, Wire
+from shared.messages.base import DEFAULT_TENANT, SMALL, TENANT_OR_NONE, ModelName, RequestId, Tenant, Wire
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\d\Z", description="In the tenant's time zone.")]
@@ -30,7 +30,7 @@ class UsageRecord(Wire, frozen=True, kw_only=True):
         batch: It is a line of a batch.
     """
 
-    max_bytes: ClassVar[int] = 4096
+    max_bytes: ClassVar[int] = SMALL
     request_id: RequestId
     tenant: Tenant = DEFAULT_TENANT
     key_id: NO_KEY_OR_ID = ""
@@ -57,7 +57,7 @@ class UsageQuery(Wire, frozen=True, kw_only=True):
         cursor: Where the page before ended; empty: from the beginning.
     """
 
-    max_bytes: ClassVar[int] = 1024
+    max_bytes: ClassVar[int] = SMALL
     tenant: Annotated[str, msgspec.Meta(pattern=TENANT_OR_NONE)] = ""
     since: Annotated[str, msgspec.Meta(max_length=10)] = ""
     until: Annotated[str, msgspec.Meta(max_length=10)] = ""

@@ -32,7 +32,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     ) as stack:
         yield stack.await_ready()
         assert stack.end() == 0
-        assert {path.name for path in stack.state_dir.path.iterdir()} == {"logs", ".ryz-state"}
+        kept = {"admin.key", "jetstream"}
+        assert {path.name for path in stack.state_dir.path.iterdir()} == {"logs", ".ryz-state"} | kept
 
 
 def passwords(stack: Stack) -> list[str]:
@@ -189,7 +190,8 @@ def test_the_broker_tells_routers_that_a_leader_is_gone(guarded: Stack) -> None:
 def test_no_text_and_no_key_is_reported_also_when_something_fails(guarded: Stack) -> None:
     leaked_secrets.use_with_words(guarded)
     reported = leaked_secrets.all_output(guarded)
-    words = (*leaked_secrets.SECRETS, *passwords(guarded))
+    admin_key = (guarded.state_dir.path / "admin.key").read_text().strip()
+    words = (*leaked_secrets.SECRETS, *passwords(guarded), admin_key)
     found = {(where, word) for where, text in reported.items() for word in words if word in text}
     assert found == set()
     assert "prompt taken" in reported["log of worker-g0"] + reported["log of worker-g1"], "debug level"

@@ -23,6 +23,7 @@ from shared.messages import (
     FrameBatch,
     GenerateRequest,
     Wire,
+    accounts,
     adapters,
     answer_parts,
     batches,
@@ -38,6 +39,7 @@ from shared.messages import (
     sessions,
     timelines,
     tokenize,
+    usage,
 )
 from shared.messages.frames import Frame
 from tools.docs import protocol_subjects, protocol_text
@@ -55,6 +57,8 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("Files and batches", batches),
     ("KV blocks", blocks),
     ("Adapters", adapters),
+    ("Tenants and keys", accounts),
+    ("Usage", usage),
     ("Fleet and status", fleet),
     ("Models and hosts", models),
     ("Where the time of a request went", timelines),

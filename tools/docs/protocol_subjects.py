@@ -139,6 +139,19 @@ SUBJECTS = [
         KVSTATE,
     ),
     SubjectRow(f"`{subjects.ADAPTER_CHANGED}`", "AdapterChanged", "kvstate", "all routers and gateways"),
+    SubjectRow(
+        f"`{subjects.ACCOUNT_CHANGE}`", "AccountChange, answered by AccountStored", "gateways, `ryz`", KVSTATE
+    ),
+    SubjectRow(
+        f"`{subjects.ACCOUNTS}`",
+        "AccountQuery, answered by AccountPage",
+        "routers, gateways, `ryz`",
+        KVSTATE,
+    ),
+    SubjectRow(f"`{subjects.AUDIT}`", "AuditQuery, answered by AuditPage", "gateways, `ryz`", KVSTATE),
+    SubjectRow(f"`{subjects.ACCOUNT_CHANGED}`", "AccountChanged", "kvstate", "all routers and gateways"),
+    SubjectRow(f"`{subjects.USAGE}`", "UsageQuery, answered by UsagePage", "gateways, `ryz`", KVSTATE),
+    SubjectRow(f"`{subjects.LEASE_LIMITS}`", "leases of tenants' limits", "routers, gateways", KVSTATE),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
     SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),
     SubjectRow(

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cli.stack.host.ownership import require_own, require_own_path
-from shared.host.local_stack import STATE_FILE, USERS_FILE
+from shared.host.local_stack import ADMIN_KEY_FILE, STATE_FILE, USERS_FILE
 from shared.host.own_paths import is_own
 
 OWN_UMASK = 0o077
@@ -29,6 +29,7 @@ _STATE_FILES = {
     "jetstream",
     "files",
     STATE_FILE,
+    ADMIN_KEY_FILE,
     USERS_FILE,
     f"{USERS_FILE}.lock",
     *_SERVERS_FILES,

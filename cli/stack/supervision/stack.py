@@ -88,8 +88,14 @@ class Stack:
         """Have `start` or `supervise` return: the first call drains, the second kills at once."""
         (self._kill if self._stop.is_set() else self._stop).set()
 
-    async def start(self, timeout_s: float) -> bool:
+    async def start(
+        self, timeout_s: float, before_ready: Callable[[], Awaitable[None]] | None = None
+    ) -> bool:
         """Start everything; True when all services are ready, False when a stop was requested meanwhile.
+
+        Args:
+            timeout_s: For the services together.
+            before_ready: Done when they are ready, before the stack counts as ready.
 
         Raises:
             CommandError: a service keeps dying, refuses its settings, or is not ready in time.
@@ -113,6 +119,8 @@ class Stack:
             ) from None
         if self._stop.is_set():
             return False
+        if before_ready is not None:
+            await before_ready()
         self._state.ready = True
         self._save()
         return True

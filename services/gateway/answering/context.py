@@ -9,6 +9,7 @@ from services.gateway.answering.intake.model_aliases import ModelAliases, no_ali
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
+from shared.accounts.register import AccountRegister
 from shared.client import InferenceClient
 from shared.telemetry.service_levels import ServiceLevels
 from shared.telemetry.timelines import Timelines
@@ -26,6 +27,7 @@ class GatewayContext:
         tracing: Records calls in traces; None: none are recorded.
         levels: Count calls that are refused before the fleet is asked; None: they are not counted.
         aliases: Find the models that calls mean by other names.
+        accounts: Tenants, keys and prices.
     """
 
     settings: GatewaySettings
@@ -38,3 +40,4 @@ class GatewayContext:
     tracing: RequestTracing | None = None
     levels: ServiceLevels | None = None
     aliases: ModelAliases = field(default_factory=no_aliases)
+    accounts: AccountRegister = field(default_factory=AccountRegister)

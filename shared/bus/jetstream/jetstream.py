@@ -23,9 +23,11 @@ from shared.bus.jetstream.errors import (
 )
 from shared.bus.jetstream.stream_messages import (
     EXPECTED_LAST,
+    EXPECTED_LAST_OF_STREAM,
     MESSAGE_ID,
     NANOSECONDS,
     StoredMessage,
+    StreamState,
     WorkItem,
     stored_message,
     work_item,
@@ -97,6 +99,7 @@ class JetStream:
         *,
         headers: Mapping[str, str] | None = None,
         expected_last: int | None = None,
+        expected_last_of_stream: int | None = None,
         message_id: str = "",
     ) -> int:
         """Writes a message; returns its number when it is on the broker's disk.
@@ -104,6 +107,8 @@ class JetStream:
         Args:
             subject: Decides the stream.
             expected_last: The number of the last message under this subject; 0: there must be none.
+            expected_last_of_stream: The number of the last message that the stream was given, under any
+                subject.
             message_id: A second message with this id within the stream's window is not written.
 
         Raises:
@@ -114,6 +119,8 @@ class JetStream:
         given = dict(headers or {})
         if expected_last is not None:
             given[EXPECTED_LAST] = str(expected_last)
+        if expected_last_of_stream is not None:
+            given[EXPECTED_LAST_OF_STREAM] = str(expected_last_of_stream)
         if message_id:
             given[MESSAGE_ID] = message_id
         try:
@@ -121,6 +128,12 @@ class JetStream:
         except NoResponders:
             raise NoStream(f"no stream takes {subject}", reason="no_stream") from None
         return int(_answer(reply.data, f"write to {subject}")["seq"])
+
+    async def state(self, stream: str) -> StreamState:
+        """What a stream has; raises `NoStream` if it does not exist."""
+        info = await self._call(f"STREAM.INFO.{stream}", None, f"stream {stream}")
+        state = info["state"]
+        return StreamState(int(state["last_seq"]), int(state["messages"]), str(info["created"]))
 
     async def last(self, stream: str, subject: str) -> StoredMessage | None:
         """The last message under a subject."""
@@ -174,10 +187,11 @@ class JetStream:
         finally:
             del self._readers[reply]
 
-    async def purge(self, stream: str, subjects: str) -> None:
-        """Removes all messages that match a pattern."""
+    async def purge(self, stream: str, subjects: str, *, before: int = 0) -> None:
+        """Removes all messages that match a pattern; with `before` only those with smaller numbers."""
+        which = {"filter": subjects} | ({"seq": before} if before else {})
         with suppress(NoStream):
-            await self._call(f"STREAM.PURGE.{stream}", {"filter": subjects}, f"stream {stream}")
+            await self._call(f"STREAM.PURGE.{stream}", which, f"stream {stream}")
 
     async def ensure_consumer(self, stream: str, name: str, subjects: str, *, ack_wait_s: float) -> None:
         """Makes a durable consumer of the messages that match a pattern, unless it is there."""

@@ -8,6 +8,7 @@ from shared.bus.api import Message
 
 SEQUENCE, SUBJECT = "Nats-Sequence", "Nats-Subject"
 EXPECTED_LAST, MESSAGE_ID = "Nats-Expected-Last-Subject-Sequence", "Nats-Msg-Id"
+EXPECTED_LAST_OF_STREAM = "Nats-Expected-Last-Sequence"
 _ACK_TOKENS = 9  # $JS.ACK.<stream>.<consumer>.<delivered>.<seq>.<consumer seq>.<time>.<pending>
 NANOSECONDS = 1_000_000_000
 
@@ -25,6 +26,21 @@ class StoredMessage:
     subject: str
     data: bytes
     headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamState:
+    """What a stream has.
+
+    Attributes:
+        last: The number of the last message that was ever written; 0: none was.
+        messages: How many are there.
+        created: When the stream was made, as the broker writes it; another time is another stream.
+    """
+
+    last: int
+    messages: int
+    created: str
 
 
 @dataclass(frozen=True, slots=True)

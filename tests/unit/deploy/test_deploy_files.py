@@ -58,11 +58,15 @@ def test_a_tenants_part_of_the_running_slots_can_be_set(monkeypatch: pytest.Monk
         assert WorkerSettings().max_running_per_tenant == meant
 
 
-def test_only_sessions_and_batches_are_persistent_and_only_where_asked() -> None:
+def test_streams_are_persistent_and_sessions_only_where_asked() -> None:
     more = yaml.safe_load((ROOT / "deploy" / "compose.persistent.yaml").read_text())
     options = [SERVICES[name]["command"] for name in STORES]
     assert all(command[command.index("--appendonly") + 1] == "no" for command in options)
-    assert set(more["services"]) == {"redis", "redis-data", "nats", "streams-data", "ryz"}
+    assert set(more["services"]) == {"redis", "redis-data", "ryz"}
+    broker = SERVICES["nats"]
+    assert f"streams:{broker['environment']['RYZ_NATS_STREAM_DIR']}" in broker["volumes"]
+    assert SERVICES["streams-data"]["network_mode"] == "none"
+    assert "streams" in COMPOSE["volumes"]
     persistent = more["services"]["redis"]["command"]
     assert persistent[persistent.index("--appendonly") + 1] == "yes"
     kept = {"--dir", "--appendfsync", "--auto-aof-rewrite-percentage", "--auto-aof-rewrite-min-size"}
@@ -118,7 +122,10 @@ def test_passwords_are_checked_before_a_service_could_stumble_over_them() -> Non
     assert check["command"][-1] == "check"
     assert check["volumes"] == [f"./deploy/configure.py:{check['command'][-2]}:ro"]
     done = {"check-env": {"condition": "service_completed_successfully"}}
-    assert all(SERVICES[name]["depends_on"] == done for name in ("nats", "model", *STORES))
+    assert all(SERVICES[name]["depends_on"] == done for name in ("model", *STORES))
+    assert SERVICES["nats"]["depends_on"] == done | {
+        "streams-data": {"condition": "service_completed_successfully"}
+    }
 
 
 def test_workers_read_the_volume_that_the_command_fills() -> None:
@@ -152,7 +159,11 @@ def test_the_broker_shows_its_monitoring_to_its_own_container_only() -> None:
     assert "include ./nats.conf" in config
     assert SERVICES["nats"]["command"] == ["--config", "/etc/nats/nats-container.conf"]
     mounted = [volume.split(":")[1:] for volume in SERVICES["nats"]["volumes"]]
-    assert mounted == [["/etc/nats/nats-container.conf", "ro"], ["/etc/nats/nats.conf", "ro"]]
+    assert mounted == [
+        ["/etc/nats/nats-container.conf", "ro"],
+        ["/etc/nats/nats.conf", "ro"],
+        ["/var/lib/ryzanstein"],
+    ]
 
 
 @pytest.mark.parametrize("name", SERVICES)
@@ -162,8 +173,10 @@ def test_every_container_is_hardened(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     # Prometheus has its image's own user; Docker's files of logs belong to root, who has no capability here
-    others = {"prometheus": "65534:65534", "log-collector": "0:0"}
+    others = {"prometheus": "65534:65534", "log-collector": "0:0", "streams-data": "0:0"}
     assert service["user"] == others.get(name, "10001:10001")
+    # it gives a new volume to the broker's user, and ends
+    assert service.get("cap_add", []) == (["CHOWN"] if name == "streams-data" else [])
     assert service["pids_limit"]
     assert service["mem_limit"]
     assert "privileged" not in service

@@ -27,6 +27,7 @@ OWNERS: Mapping[str, Owner] = {
     "response_not_found": "caller",
     "file_not_found": "caller",
     "batch_not_found": "caller",
+    "account_not_found": "caller",
     "conflict": "caller",
     "cancelled": "caller",
     "deadline_exceeded": "caller",

@@ -1,0 +1,1 @@
+"""`ryz keys`: API keys of tenants and of admins."""

@@ -1,0 +1,121 @@
+"""`ryz keys`: make, list, change, rotate and revoke API keys."""
+
+from typing import Annotated, Literal
+
+import typer
+
+from cli.command_groups import BrokerOptions, command_group
+from cli.command_options import with_options
+from cli.keys.key_options import KeyOptions
+from cli.tenants.values import LimitOptions
+
+app = command_group(
+    "Make, list, change, rotate and revoke API keys (docs/tenants.md). "
+    "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such key or tenant.",
+)
+KeyName = Annotated[
+    str, typer.Argument(metavar="ID", help="As `ryz keys list` shows it, such as sk-ryz-4f7a0m2k9d1c.")
+]
+
+
+@app.command("create")
+@with_options
+def create(
+    *,
+    tenant: Annotated[str, typer.Option(help="Whose key it is.")] = "default",
+    admin: Annotated[
+        bool, typer.Option("--admin", help="It manages models, tenants and keys, for all tenants.")
+    ] = False,
+    options: KeyOptions,
+    limits: LimitOptions,
+    common: BrokerOptions,
+) -> None:
+    """Make a key, and print it, which is kept nowhere: now or never.
+
+    With the first key that is no admin's the API refuses requests without a key.
+
+    Examples:
+        ryz keys create --tenant acme --label ci --expires 90d
+        ryz keys create --tenant acme --model smollm2-135m --api chat --requests-per-minute 60
+        ryz keys create --admin
+    """
+    from cli.keys.work import create_key  # noqa: PLC0415 (keeps `ryz --help` quick)
+
+    create_key(tenant, options, limits, common, admin=admin)
+
+
+@app.command("list")
+@with_options
+def list_keys(
+    *,
+    tenant: Annotated[str, typer.Option(help="Those of one tenant.", show_default=False)] = "",
+    common: BrokerOptions,
+) -> None:
+    """List the keys: the beginning of each, what it may be used for, when it ends."""
+    from cli.keys.work import show_keys  # noqa: PLC0415
+
+    show_keys(tenant, common)
+
+
+@app.command("show")
+@with_options
+def show(key: KeyName, *, common: BrokerOptions) -> None:
+    """Show a key."""
+    from cli.keys.work import show_key  # noqa: PLC0415
+
+    show_key(key, common)
+
+
+@app.command("set")
+@with_options
+def set_key(key: KeyName, *, options: KeyOptions, limits: LimitOptions, common: BrokerOptions) -> None:
+    """Change what a key may be used for; what is not given stays as it is.
+
+    Examples:
+        ryz keys set sk-ryz-4f7a0m2k9d1c --expires 30d --running 4
+    """
+    from cli.keys.work import change_key  # noqa: PLC0415
+
+    change_key(key, options, limits, common)
+
+
+@app.command("rotate")
+@with_options
+def rotate(
+    key: KeyName,
+    *,
+    overlap: Annotated[
+        str, typer.Option(help="For how long both are valid, such as 1h; 0s: the old one ends at once.")
+    ] = "1h",
+    common: BrokerOptions,
+) -> None:
+    """Make another key with the same scopes and limits; the old one ends after the overlap.
+
+    Examples:
+        ryz keys rotate sk-ryz-4f7a0m2k9d1c --overlap 24h
+    """
+    from cli.keys.work import rotate_key  # noqa: PLC0415
+
+    rotate_key(key, overlap, common)
+
+
+@app.command("revoke")
+@with_options
+def revoke(key: KeyName, *, common: BrokerOptions) -> None:
+    """End a key at once, everywhere."""
+    from cli.keys.work import revoke_key  # noqa: PLC0415
+
+    revoke_key(key, common)
+
+
+@app.command("require")
+@with_options
+def require(
+    state: Annotated[Literal["on", "off"], typer.Argument(help="`on`: requests without a key are refused.")],
+    *,
+    common: BrokerOptions,
+) -> None:
+    """Close the API to requests without a key, or open it again."""
+    from cli.keys.work import require_keys  # noqa: PLC0415
+
+    require_keys(common, required=state == "on")

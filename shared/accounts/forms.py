@@ -1,0 +1,100 @@
+"""Tenants, keys, prices and entries of the audit log as plain values: the JSON of HTTP and of commands.
+
+Money is in units of the currency, prices are for a million tokens. Digests are left out. Pure.
+"""
+
+from typing import Any
+
+import msgspec
+
+from shared.accounts.keys import shown_prefix
+from shared.accounts.register import AccountRegister
+from shared.messages import AuditEntry, KeyRecord, Limits, PriceRecord, TenantRecord
+
+MILLION = 1_000_000
+MONEY = frozenset({"money_per_day", "money_per_month"})  # of the limits
+PRICES = ("prompt", "cached", "completion")
+Form = dict[str, Any]
+
+
+def to_millionths(amount: float) -> int:
+    """An amount of the currency as it is kept."""
+    return round(amount * MILLION)
+
+
+def limits_form(limits: Limits) -> Form:
+    """The limits by name; 0: no limit."""
+    values = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    return {name: value / MILLION if name in MONEY else value for name, value in values.items()}
+
+
+def limits_of(given: Form, base: Limits) -> Limits:
+    """Limits from some values of that form; those that are missing or None stay."""
+    changed = {
+        name: to_millionths(value) if name in MONEY else int(value)
+        for name, value in given.items()
+        if value is not None
+    }
+    return msgspec.structs.replace(base, **changed)
+
+
+def tenant_form(record: TenantRecord) -> Form:
+    """A tenant."""
+    return {
+        "id": record.tenant,
+        "weight": record.weight,
+        "models": list(record.models),
+        "time_zone": record.time_zone,
+        "suspended": record.suspended,
+        "session_days": record.session_days,
+        "usage_days": record.usage_days,
+        "note": record.note,
+        "limits": limits_form(record.limits),
+        "created_s": record.created_s,
+    }
+
+
+def key_form(record: KeyRecord) -> Form:
+    """A key, of which the prefix may be shown."""
+    return {
+        "id": record.key_id,
+        "tenant": record.tenant,
+        "prefix": shown_prefix(record.key_id),
+        "label": record.label,
+        "scopes": {
+            "models": list(record.scopes.models),
+            "apis": list(record.scopes.apis),
+            "admin": record.scopes.admin,
+            "read_only": record.scopes.read_only,
+        },
+        "limits": limits_form(record.limits),
+        "created_s": record.created_s,
+        "expires_s": record.expires_s,
+    }
+
+
+def price_form(record: PriceRecord) -> Form:
+    """The prices of a model."""
+    return {"model": record.model} | {name: getattr(record, name) / MILLION for name in PRICES}
+
+
+def entry_form(entry: AuditEntry) -> Form:
+    """An entry of the audit log."""
+    return {name: getattr(entry, name) for name in entry.__struct_fields__}
+
+
+def tenants_form(register: AccountRegister) -> Form:
+    """All tenants."""
+    return {"object": "list", "tenants": [tenant_form(one) for one in register.tenants()]}
+
+
+def keys_form(register: AccountRegister, tenant: str = "") -> Form:
+    """All keys, or those of a tenant."""
+    keys = [key_form(one) for one in register.keys_of(tenant)]
+    return {"object": "list", "keys_required": register.rules.keys_required, "keys": keys}
+
+
+def prices_form(register: AccountRegister) -> Form:
+    """All prices."""
+    prices = [price_form(one) for one in register.prices()]
+    return {"object": "list", "currency": register.rules.currency, "prices": prices}

@@ -1,0 +1,192 @@
+"""Reads and changes tenants, keys and prices by calls to the KV state service.
+
+What a change consists of is decided here for the command line and for HTTP alike: a key is drawn here, and
+its digest is all that is sent.
+"""
+
+import time
+from dataclasses import dataclass
+
+from msgspec.structs import replace
+
+from shared import subjects
+from shared.accounts.keys import new_key
+from shared.accounts.register import AccountRegister
+from shared.bus import Bus, NoResponders
+from shared.bus.endpoint import call
+from shared.client.calls.accounts_sync import read_accounts
+from shared.errors import AccountNotFound, Unavailable
+from shared.messages import (
+    AccountChange,
+    AccountRecord,
+    AccountRules,
+    AccountStored,
+    AuditEntry,
+    AuditPage,
+    AuditQuery,
+    KeyRecord,
+    StoredAccount,
+    TenantRecord,
+)
+from shared.messages.accounts import ANY_REVISION
+
+ANSWER_S = 10.0  # a change is written to the broker's disk, and read back
+SERVICE_WAIT_S = 2.0  # of a service that is just restarting
+
+
+@dataclass(frozen=True, slots=True)
+class MadeKey:
+    """A key that was just made.
+
+    Attributes:
+        text: The key itself, which is kept nowhere.
+        closed_api: With this key the API has been closed to requests without one.
+    """
+
+    record: KeyRecord
+    text: str
+    closed_api: bool = False
+
+
+class AccountsClient:
+    """Speaks to the KV state service. Every method raises `Unavailable` if it, or its store, does not answer.
+
+    Args:
+        bus: The connection.
+        actor: Who makes the changes, for the audit log.
+    """
+
+    def __init__(self, bus: Bus, actor: str) -> None:
+        self._bus = bus
+        self._actor = actor
+
+    async def read(self) -> AccountRegister:
+        """All records."""
+        register = AccountRegister()
+        try:
+            read = await read_accounts(self._bus, timeout_s=ANSWER_S, wait_s=SERVICE_WAIT_S)
+        except NoResponders:
+            raise _no_service() from None
+        register.replace_all(*read)
+        return register
+
+    async def put(self, record: AccountRecord, *, expected: int = ANY_REVISION) -> StoredAccount:
+        """Stores a record.
+
+        Args:
+            record: Takes the place of the one with its name.
+            expected: The revision that was read; 0: there must be none; -1: whatever is there.
+
+        Raises:
+            InvalidRequest: The record makes no sense.
+            AccountNotFound: A key's tenant does not exist.
+            Conflict: There is one already, or it has changed meanwhile.
+            RateLimited: There are as many as there may be.
+        """
+        answer = await self._change(AccountChange(actor=self._actor, put=record, expected=expected))
+        if answer.stored is None:
+            raise Unavailable(f"{record.name} was removed meanwhile", reason="accounts")
+        return answer.stored
+
+    async def remove(self, name: str) -> None:
+        """Removes a record by its name.
+
+        Raises:
+            AccountNotFound: There is none.
+            Conflict: It is a tenant with keys.
+        """
+        await self._change(AccountChange(actor=self._actor, remove=name))
+
+    async def create_key(self, wanted: KeyRecord) -> MadeKey:
+        """Makes a key.
+
+        Args:
+            wanted: All but its id and digest, which are drawn here.
+
+        Raises:
+            AccountNotFound: Its tenant does not exist.
+            RateLimited: There are as many as there may be.
+        """
+        drawn = new_key()
+        was_open = not (await self.read()).rules.keys_required
+        record = replace(wanted, key_id=drawn.key_id, digest=drawn.digest)
+        stored = await self.put(record, expected=0)
+        closed = was_open and not record.scopes.admin and (await self.read()).rules.keys_required
+        assert isinstance(stored.record, KeyRecord)
+        return MadeKey(stored.record, drawn.text, closed)
+
+    async def rotate_key(self, key_id: str, overlap_s: int) -> MadeKey:
+        """Makes another key with what a key has, and has that one end.
+
+        Args:
+            key_id: Of the key to replace. If it expires, the new one has as much time as it had at first.
+            overlap_s: For how long it stays valid beside the new one; 0: not at all.
+
+        Raises:
+            AccountNotFound: There is no such key.
+        """
+        found = (await self.read()).stored(KeyRecord(key_id=key_id, digest=bytes(32)).name)
+        old = None if found is None else found.record
+        if found is None or not isinstance(old, KeyRecord):
+            raise AccountNotFound(f"there is no key {key_id}", reason="account_not_found")
+        now_s = int(time.time())
+        lifetime_s = old.expires_s - old.created_s
+        made = await self.create_key(replace(old, expires_s=now_s + lifetime_s if old.expires_s else 0))
+        if not overlap_s:
+            await self.remove(old.name)
+        elif not old.expires_s or now_s + overlap_s < old.expires_s:
+            await self.put(replace(old, expires_s=now_s + overlap_s), expected=found.revision)
+        return made
+
+    async def delete_tenant(self, tenant: str, *, with_keys: bool = False) -> list[str]:
+        """Removes a tenant; returns the ids of keys that were revoked before it.
+
+        Raises:
+            AccountNotFound: There is no such tenant.
+            Conflict: It has keys, and they are not to be revoked.
+        """
+        revoked = list[str]()
+        if with_keys:
+            for key in (await self.read()).keys_of(tenant):
+                await self.remove(key.name)
+                revoked.append(key.key_id)
+        await self.remove(TenantRecord(tenant=tenant).name)
+        return revoked
+
+    async def require_keys(self, *, required: bool) -> AccountRules:
+        """Closes the API to requests without a key, or opens it again; returns all rules."""
+        stored = await self.put(replace((await self.read()).rules, keys_required=required))
+        assert isinstance(stored.record, AccountRules)
+        return stored.record
+
+    async def audit(self, *, before: int = 0, count: int = 100) -> list[AuditEntry]:
+        """Returns entries of the audit log, the newest first; with `before` those with smaller numbers."""
+        query = AuditQuery(before=before, count=count)
+        try:
+            page = await call(
+                self._bus, subjects.AUDIT, query, AuditPage, timeout_s=ANSWER_S, wait_s=SERVICE_WAIT_S
+            )
+        except NoResponders:
+            raise _no_service() from None
+        return page.entries
+
+    async def _change(self, change: AccountChange) -> AccountStored:
+        try:
+            return await call(
+                self._bus,
+                subjects.ACCOUNT_CHANGE,
+                change,
+                AccountStored,
+                timeout_s=ANSWER_S,
+                wait_s=SERVICE_WAIT_S,
+            )
+        except NoResponders:
+            raise _no_service() from None
+
+
+def _no_service() -> Unavailable:
+    return Unavailable(
+        "the KV state service, which keeps tenants and keys, does not run: start it, or `ryz up`",
+        reason="no_kvstate",
+        retry_after_s=1.0,
+    )
