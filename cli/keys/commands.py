@@ -17,6 +17,10 @@ KeyName = Annotated[
     str, typer.Argument(metavar="ID", help="As `ryz keys list` shows it, such as sk-ryz-4f7a0m2k9d1c.")
 ]
 
+EndStreams = Annotated[
+    bool, typer.Option("--end-streams", help="End answers under way as well, with an error that says so.")
+]
+
 
 @app.command("create")
 @with_options
@@ -101,11 +105,11 @@ def rotate(
 
 @app.command("revoke")
 @with_options
-def revoke(key: KeyName, *, common: BrokerOptions) -> None:
+def revoke(key: KeyName, *, end_streams: EndStreams = False, common: BrokerOptions) -> None:
     """End a key at once, everywhere."""
     from cli.keys.work import revoke_key  # noqa: PLC0415
 
-    revoke_key(key, common)
+    revoke_key(key, common, end_streams=end_streams)
 
 
 @app.command("require")

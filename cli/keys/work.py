@@ -81,10 +81,11 @@ def show_keys(tenant: str, common: BrokerOptions) -> None:
         err.print("Requests without a key are taken (unless RYZ_API_KEYS is set).", style="dim")
 
 
-def revoke_key(key: str, common: BrokerOptions) -> None:
+def revoke_key(key: str, common: BrokerOptions, *, end_streams: bool) -> None:
     """Remove a key."""
     key_id = key_id_in(key)
-    on_accounts(common, lambda client: client.remove(KeyRecord(key_id=key_id, digest=bytes(32)).name))
+    name = KeyRecord(key_id=key_id, digest=bytes(32)).name
+    on_accounts(common, lambda client: client.remove(name, end_streams=end_streams))
     at_ms = time.time_ns() // 1_000_000
     if common.as_json:
         print(json_text({"id": key_id, "revoked": True, "revoked_at_ms": at_ms}))

@@ -71,11 +71,18 @@ def set_tenant(
 
 @app.command("suspend")
 @with_options
-def suspend(tenant: TenantName, *, common: BrokerOptions) -> None:
+def suspend(
+    tenant: TenantName,
+    *,
+    end_streams: Annotated[
+        bool, typer.Option("--end-streams", help="End answers under way as well, with an error that says so.")
+    ] = False,
+    common: BrokerOptions,
+) -> None:
     """Refuse a tenant's requests until it is resumed; its keys and data stay."""
     from cli.tenants.work import suspend_tenant  # noqa: PLC0415
 
-    suspend_tenant(tenant, common, suspended=True)
+    suspend_tenant(tenant, common, suspended=True, end_streams=end_streams)
 
 
 @app.command("resume")

@@ -49,9 +49,11 @@ def change_tenant(name: str, options: TenantOptions, limits: LimitOptions, commo
     _print(changed, f"The tenant {name} is changed: limits {view.limit_words(changed.limits)}.", common)
 
 
-def suspend_tenant(name: str, common: BrokerOptions, *, suspended: bool) -> None:
+def suspend_tenant(name: str, common: BrokerOptions, *, suspended: bool, end_streams: bool = False) -> None:
     """Suspend a tenant, or resume it."""
-    changed = _change(name, lambda record: replace(record, suspended=suspended), common)
+    changed = _change(
+        name, lambda record: replace(record, suspended=suspended), common, end_streams=end_streams
+    )
     now = "suspended: its requests are refused" if suspended else "active"
     _print(changed, f"The tenant {name} is {now}.", common)
 
@@ -157,12 +159,19 @@ def show_prices(model: str, currency: str, common: BrokerOptions) -> None:
         out.print("No model has a price: `ryz tenants price MODEL --prompt 0.15 --completion 0.60` sets one.")
 
 
-def _change(name: str, change: Callable[[TenantRecord], TenantRecord], common: BrokerOptions) -> TenantRecord:
+def _change(
+    name: str,
+    change: Callable[[TenantRecord], TenantRecord],
+    common: BrokerOptions,
+    *,
+    end_streams: bool = False,
+) -> TenantRecord:
     async def work(client: AccountsClient) -> TenantRecord:
         register = await client.read()
         record = _found(register, name)
         known = register.stored(record.name)
-        stored = await client.put(change(record), expected=known.revision if known else 0)
+        revision = known.revision if known else 0
+        stored = await client.put(change(record), expected=revision, end_streams=end_streams)
         assert isinstance(stored.record, TenantRecord)
         return stored.record
 

@@ -11,8 +11,8 @@ from typing import Any
 import structlog
 
 from services.gateway.admission.admission import Admission
-from services.gateway.admission.auth import Keyring
 from services.gateway.admission.bodies.reader import BodyReader
+from services.gateway.admission.identity.assembly import open_identities
 from services.gateway.admission.operators import Operators
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
@@ -23,10 +23,12 @@ from services.gateway.answering.intake.adapter_names import AdapterNames
 from services.gateway.answering.intake.model_aliases import ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
+from services.gateway.answering.revoked_keys import RevokedKeys
 from services.gateway.app import create_app
 from services.gateway.checked_settings import (
     checked_admin_keys,
     checked_aliases,
+    checked_claims,
     checked_keys,
     made_root_key,
 )
@@ -48,12 +50,10 @@ from services.gateway.transports.http.gateway_gate import QuotaCollector, gatewa
 from services.gateway.transports.http.routes.info import ServiceInfo
 from services.gateway.transports.http.routes.responses import response_parts
 from services.gateway.transports.websocket.sockets import PATH as REALTIME
-from shared.accounts.register import AccountRegister
 from shared.adapters.register import AdapterRegister
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
 from shared.client import ClientSettings, InferenceClient
-from shared.client.calls.accounts_sync import AccountsSync
 from shared.client.calls.model_list import known_models, usable_names
 from shared.client.calls.register_sync import RegisterSync
 from shared.client.calls.session_admin import SessionAdmin
@@ -109,16 +109,16 @@ async def start(
         passed: A socket that listens for HTTP already.
     """
     measured = ClientCollector(service.registry)
-    stats = measured.stats
-    client = InferenceClient(bus, client_settings, stats=stats, timelines=service.timelines)
+    client = InferenceClient(bus, client_settings, stats=measured.stats, timelines=service.timelines)
     tokens = tokens_per_minute(settings.rate_limit_tpm)
     client.report_usage(
         lambda tenant, usage: tokens.charge(tenant, usage.prompt_tokens + usage.completion_tokens)
     )
     await client.start()
     stack.push_async_callback(client.close)
-    keyring, metrics = Keyring(keys), GatewayMetrics(service.registry)
-    parties = Parties(keyring, settings)
+    metrics = GatewayMetrics(service.registry)
+    identities, news = await open_identities(settings, keys, bus, stack, metrics)
+    parties = Parties(identities, settings)
     slots = parties.quota(settings.max_concurrent, what="requests under way", reason="gateway_concurrency")
     held = parties.quota(settings.max_held_bytes, what="bytes of bodies", reason="gateway_memory")
     units = {"places": (slots, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
@@ -126,9 +126,6 @@ async def start(
     spaces = parties.quota(settings.stream_max_parked, what="detached streams", reason="parked_streams")
     detached = DetachedStreams(slots, metrics, spaces)
     stack.push_async_callback(detached.close)
-
-    async def models(tenant: str) -> ModelList:
-        return await client.known_models(timeout_s=settings.constants.models_timeout_s, tenant=tenant)
 
     async def quick_models() -> ModelList:
         return await known_models(bus, timeout_s=min(settings.constants.models_timeout_s, ROUTER_WAIT_S))
@@ -141,7 +138,7 @@ async def start(
         settings=settings,
         client=client,
         admission=Admission(
-            keyring=keyring,
+            identities=identities,
             parties=parties,
             rates=RateLimiter(rate=settings.rate_limit_rps, burst=settings.rate_limit_burst),
             slots=slots,
@@ -150,13 +147,13 @@ async def start(
             accepting=lambda: service.state in {"starting", "ready"},
             tokens=tokens,
         ),
-        bodies=BodyReader(settings, held, settings.tenant_share if keyring.is_open else parties.share),
+        bodies=BodyReader(settings, held, parties.body_quota()),
         metrics=metrics,
         levels=measured.levels,
         timelines=service.timelines,
         tracing=RequestTracing(service.spans, settings.trace_ratio) if service.spans is not None else None,
         aliases=await _model_aliases(settings, bus, stack, measured.levels, model_names),
-        accounts=(await _kept_accounts(bus, stack)).register,
+        accounts=identities.register,
     )
     secret = made_root_key(settings)
     files = FileThread()
@@ -167,7 +164,7 @@ async def start(
         gather_s=settings.constants.holders_wait_s,
         wait_s=client_settings.wait_s,
     )
-    sessions = TenantSessions(context, admin, models, files, secret)
+    sessions = TenantSessions(context, admin, context.known_models, files, secret)
     responses = response_parts(context, bus)
     stack.push_async_callback(responses.background.hand_over)
     claiming = asyncio.create_task(responses.background.watch())
@@ -175,8 +172,10 @@ async def start(
     jetstream = JetStream(bus)
     stack.push_async_callback(jetstream.stop)
     batches = batch_service(settings, jetstream)
-    served = ServedModels(models, context.aliases)
-    info = ServiceInfo(ReadinessCheck(service, quick_models).check, service.registry, version("ryzanstein"))
+    news.follow(RevokedKeys(context, (detached.end_streams, responses.background.end_runs)).on_change)
+    served = ServedModels(context.known_models, context.aliases, context.usable_models)
+    ready = ReadinessCheck(service, quick_models, knows_keys=lambda: identities.is_known)
+    info = ServiceInfo(ready.check, service.registry, version("ryzanstein"))
     app = create_app(
         context,
         detached,
@@ -184,18 +183,14 @@ async def start(
         sessions=sessions,
         responses=responses,
         batches=batches,
-        pages=page_parts(context, bus, stats, stack),
+        pages=page_parts(context, bus, measured.stats, stack),
         models=served,
-        operators=Operators(checked_admin_keys(settings), keyring, settings),
+        operators=Operators(checked_admin_keys(settings), identities, settings),
         info=info,
     )
 
-    limits = ReaderLimits(
-        settings.write_timeout_s, settings.max_unread_bytes, round(settings.max_unread_bytes * parties.share)
-    )
-    watching = asyncio.create_task(watch_readers(context.running, limits, metrics.slow_readers.inc))
-    stack.callback(watching.cancel)
-    line_call = LineCall(app.direct, batches.parts.streams.max_line, settings.max_timeout_s)
+    _watch_readers(stack, context)
+    line_call = LineCall(app.direct, identities, batches.parts.streams.max_line, settings.max_timeout_s)
     await run_batches(batches, bus, line_call, service, stack)
     complete = CompleteCalls(bus, app.direct, settings, measured.levels)
     await serve_complete_calls(complete, service, stack)
@@ -223,12 +218,16 @@ async def start(
     return OpenServers(port, app.direct, grpc_port)
 
 
-async def _kept_accounts(bus: Bus, stack: AsyncExitStack) -> AccountsSync:
-    accounts = AccountsSync(bus, AccountRegister())
-    await accounts.listen()
-    keeping = asyncio.create_task(accounts.keep())
-    stack.callback(keeping.cancel)
-    return accounts
+def _watch_readers(stack: AsyncExitStack, context: GatewayContext) -> None:
+    """Cuts off answers that are not read, until the stack closes."""
+    settings, total = context.settings, context.settings.max_unread_bytes
+
+    def limits() -> ReaderLimits:
+        of_party = round(total * context.admission.parties.share)
+        return ReaderLimits(settings.write_timeout_s, total, of_party)
+
+    watching = asyncio.create_task(watch_readers(context.running, limits, context.metrics.slow_readers.inc))
+    stack.callback(watching.cancel)
 
 
 async def _model_aliases(
@@ -283,7 +282,11 @@ def main() -> None:
     """The entry point of the process."""
     settings, client_settings = load(GatewaySettings), load(ClientSettings)
     keys, passed = checked_keys(settings), passed_socket()
-    checked_aliases(settings), checked_admin_keys(settings)  # before anything is connected
+    (
+        checked_aliases(settings),
+        checked_admin_keys(settings),
+        checked_claims(settings),
+    )  # before anything is connected
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)

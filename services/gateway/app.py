@@ -172,7 +172,7 @@ def create_app(
     add_lora_adapters(app, context, operators)
     add_erasure(app, context, operators, TenantErasure(client.bus, batches))
     add_manage_accounts(app, context, operators)
-    app.include_router(info_router(context.settings, context.admission.keyring, models, info))
+    app.include_router(info_router(context.settings, context.admission.identities, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics, socket_path=REALTIME)
     bodies: list[type[BaseModel]] = [
@@ -207,7 +207,7 @@ def create_app(
             REALTIME: RealtimeSockets(context, calls),
         },
     )
-    guarded = BrowserGuard(front, context.settings, context.metrics)
+    guarded = BrowserGuard(front, context.settings, context.metrics, context.admission.identities)
     return GatewayApp(guarded, calls)
 
 

@@ -6,6 +6,7 @@ from typing import NoReturn
 import structlog
 
 from services.gateway.admission.auth import parse_admin_keys, parse_keys
+from services.gateway.admission.identity.oidc_claims import ClaimNames, parse_claims
 from services.gateway.answering.intake.model_aliases import parse_aliases
 from services.gateway.resources.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
@@ -27,7 +28,7 @@ def checked_keys(settings: GatewaySettings) -> dict[str, str]:
     if settings.grpc_port and settings.grpc_host:
         addresses["RYZ_GRPC_HOST"] = settings.grpc_host
     for name, reached_at in addresses.items():
-        if not settings.open_to_network and open_network(reached_at, bool(keys)):
+        if not settings.open_to_network and open_network(reached_at, bool(keys or settings.oidc_issuer)):
             _refuse_setting(
                 f"{name}={reached_at} without API keys would serve every machine "
                 "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant"
@@ -41,6 +42,27 @@ def checked_admin_keys(settings: GatewaySettings) -> frozenset[str]:
         return parse_admin_keys(settings.admin_keys.get_secret_value())
     except ValueError as error:
         _refuse_setting(f"RYZ_ADMIN_KEYS: {error}")
+
+
+def checked_claims(settings: GatewaySettings) -> ClaimNames:
+    """The claims of tokens; ends the process if the settings of tokens are wrong."""
+    try:
+        claims = parse_claims(settings.oidc_claims)
+    except ValueError as error:
+        _refuse_setting(f"RYZ_OIDC_CLAIMS: {error}")
+    if not settings.oidc_issuer:
+        return claims
+    if not settings.oidc_audience:
+        _refuse_setting("RYZ_OIDC_AUDIENCE is needed with RYZ_OIDC_ISSUER")
+    try:
+        from services.gateway.admission.identity.oidc_keys import check_issuer  # noqa: PLC0415 (an extra)
+    except ImportError:
+        _refuse_setting("RYZ_OIDC_ISSUER needs the extra `oidc`: pip install 'ryzanstein[oidc]'")
+    try:
+        check_issuer(settings.oidc_issuer)
+    except ValueError as error:
+        _refuse_setting(f"RYZ_OIDC_ISSUER {error}")
+    return claims
 
 
 def checked_aliases(settings: GatewaySettings) -> dict[str, str]:

@@ -8,6 +8,7 @@ from functools import partial
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+REFUSED_KEYS = ("invalid_api_key", "key_expired", "invalid_token", "slowed", "other")
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
@@ -86,6 +87,18 @@ class GatewayMetrics:
             "Known fields and tools that are not served, and blocks that change with each request.",
             ["kind"],
         )
+        self.revoked_streams = counter(
+            "ryz_gateway_revoked_streams", "Answers that were ended with the key or tenant they were for."
+        )
+        self._refused_keys = counter(
+            "ryz_gateway_refused_keys", "Calls that were refused for their API key or token.", ["reason"]
+        )
+        self.accounts_age = gauge(
+            "ryz_gateway_accounts_age_seconds",
+            "Since the KV state service last confirmed the copy of tenants and keys, or since the start.",
+        )
+        for reason in REFUSED_KEYS:
+            self._refused_keys.labels(reason)
         for code in ("group_lost", "internal"):  # alerts measure their growth, from 0 on
             self._failed_streams.labels(code)
         self._request_children: dict[tuple[str, int], Counter] = {}
@@ -103,6 +116,10 @@ class GatewayMetrics:
         if histogram is None:
             histogram = self._second_children[route] = self._seconds.labels(route)
         histogram.observe(seconds)
+
+    def count_refused_key(self, reason: str) -> None:
+        """Counts a call that was refused for its key; reasons are those of `REFUSED_KEYS`."""
+        self._refused_keys.labels(reason if reason in REFUSED_KEYS else "other").inc()
 
     def count_failed_stream(self, code: str) -> None:
         """Counts a stream that ended with an error event; codes are those of the error family."""

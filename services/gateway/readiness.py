@@ -17,9 +17,10 @@ from shared.messages import ModelList
 
 ROUTER_WAIT_S = 1.0  # for a router's answer; health checks wait for two seconds
 FRESH_S = 0.25  # an answer is used again for so long, so that callers of /ready cause few messages
-NO_ROUTER, NO_GROUP = "no_router", "no_group"
+NO_ROUTER, NO_GROUP, NO_ACCOUNTS = "no_router", "no_group", "accounts_away"
 _MEANING = {
     NO_ROUTER: "no router answers on the bus; see the router's log",
+    NO_ACCOUNTS: "the KV state service has not told yet whether requests need a key; see its log",
     NO_GROUP: "no worker group is ready; `ryz groups list` shows their states",
 }
 
@@ -44,6 +45,7 @@ class ReadinessCheck:
         service: Its own state and checks come first; without them no router is asked.
         ask_models: What a router knows; raises an error of the family if none answers.
         clock: Monotonic seconds.
+        knows_keys: Whether it is known if requests need a key.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class ReadinessCheck:
         service: Service,
         ask_models: Callable[[], Awaitable[ModelList]],
         clock: Callable[[], float] = time.monotonic,
+        knows_keys: Callable[[], bool] = lambda: True,
     ) -> None:
         self._service = service
         self._ask_models = ask_models
+        self._knows_keys = knows_keys
         self._clock = clock
         self._asking = asyncio.Lock()
         self._models: list[str] | None = None  # None: no router answered
@@ -67,7 +71,13 @@ class ReadinessCheck:
             return Readiness("no_broker" if broken else str(body["state"]), body)
         models = await self._known_models()
         reason = NO_ROUTER if models is None else "" if models else NO_GROUP
-        body["checks"] |= {"router": models is not None, "group": bool(models)}
+        if not self._knows_keys():
+            reason = reason or NO_ACCOUNTS
+        body["checks"] |= {
+            "router": models is not None,
+            "group": bool(models),
+            "accounts": self._knows_keys(),
+        }
         body["models"] = models or []
         if reason:
             body |= {"status": "not ready", "reason": reason, "message": _MEANING[reason]}

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 import msgspec
 
+from services.gateway.admission.identity.identity import Identity
 from services.gateway.answering.intake.model_aliases import ModelAliases, alias_named
+from services.gateway.answering.intake.usable_models import UsableModels
 from shared.client.calls.model_list import not_served, usable_names
-from shared.errors import Unavailable
+from shared.errors import ModelNotFound, Unavailable
 from shared.messages import Adapter, ModelCard, ModelList, ModelState
 
 KnownModels = Callable[[str], Awaitable[ModelList]]  # of what a tenant may use; of all, if that is empty
@@ -45,35 +47,41 @@ class ServedModels:
     Args:
         known: Returns the models that a router knows; raises an error of the family if none answers.
         aliases: Find the models that are meant by other names.
+        usable: Find which models callers may use.
     """
 
-    def __init__(self, known: KnownModels, aliases: ModelAliases) -> None:
+    def __init__(self, known: KnownModels, aliases: ModelAliases, usable: UsableModels) -> None:
         self._known = known
         self._aliases = aliases
+        self._usable = usable
 
-    async def list_for(self, tenant: str) -> list[ServedModel]:
-        """The models that a tenant may use: of ready groups, those that hosts offer, and their adapters.
+    async def list_all(self) -> list[ServedModel]:
+        """The models of ready groups, those that hosts offer, and their adapters, whoever may use them."""
+        return self._all(await self._known(""))
 
-        For an empty tenant it is all of them.
-        """
-        return self._all(await self._known(tenant))
+    async def list_for(self, identity: Identity) -> list[ServedModel]:
+        """Those of `list_all` that a caller may use."""
+        served = self._all(await self._known(identity.tenant))
+        return [one for one in served if await self._usable.allows(identity, one.card.name)]
 
-    async def find(self, model: str, tenant: str) -> ServedModel:
-        """The model of a name, which may be another name of it, for a tenant that may use it.
+    async def find(self, model: str, identity: Identity) -> ServedModel:
+        """The model of a name, which may be another name of it, for a caller that may use it.
 
         Raises:
             ModelNotFound: No group serves it, no host offers it, and none is known.
             Unavailable: Its groups are known and none is ready, or no group of any model is.
         """
         name = await self._aliases.real_name(model)
-        known = await self._known(tenant)
+        known, scope = await self._known(identity.tenant), self._usable.scope_of(identity)
         served = self._all(known)
-        for one in served:
-            if one.card.name == name:
-                return one
-        for one in served:
-            if name in one.aliases:
-                return one
+        named = [one for one in served if one.card.name == name] or [
+            one for one in served if name in one.aliases
+        ]
+        real = named[0].card.name if named else name
+        if scope is not None and not scope.allows(real, await self._aliases.base_of(real)):
+            raise scope.refusal(model)
+        if named:
+            return named[0]
         register, base = self._aliases.adapters.register, name.rpartition(":")[0]
         if not register.is_current and base in usable_names(known):
             raise Unavailable(
@@ -81,7 +89,8 @@ class ServedModels:
                 reason="adapters_unknown",
                 retry_after_s=1.0,
             )
-        raise alias_named(not_served(name, known), model, name, tenant)
+        error = alias_named(not_served(name, known), model, name, identity.tenant)
+        raise scope.hidden(error) if scope is not None and isinstance(error, ModelNotFound) else error
 
     def _all(self, known: ModelList) -> list[ServedModel]:
         states = {state.card.name: state for state in known.offered}

@@ -81,6 +81,15 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpConnections, File
     admin_keys: SecretStr = SecretStr("")
     """Keys that may manage models (`/v1/manage/models`), separated by commas, or `@FILE`, which has one in
     each line. Empty: callers on this machine may, and no others."""
+    oidc_issuer: str = ""
+    """Address of an identity provider whose tokens (OpenID Connect) are valid beside API keys, such as
+    `https://id.example/realms/llm`; it needs the extra `oidc`. Empty: none."""
+    oidc_audience: str = ""
+    """For whom tokens have to be (`aud`); needed with `RYZ_OIDC_ISSUER`."""
+    oidc_claims: str = "tenant=tenant"
+    """Claims of a token that say what its holder may do, such as
+    `tenant=org,models=llm_models,apis=llm_apis,admin=groups:llm-admins,read_only=groups:readers`. Each that
+    is named here has to be in the token, `admin` and `read_only` apart."""
     probe_key: SecretStr = SecretStr("")
     """Accepted by `GET /v1/models` in place of an API key, and nowhere else. `ryz up` makes one for its own
     probes."""

@@ -1,5 +1,6 @@
 """A copy of all tenants, keys, prices and rules, for parts that decide by them. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable
 
 from shared.messages import (
@@ -21,6 +22,7 @@ class AccountRegister:
         is_current: Whether it was read, and no change is known to be missing.
         rules: What holds for all tenants.
         changed_at: Counts the changes that were taken in, so that readers see that something has changed.
+        key_tenants: How many keys each tenant has, those of admins apart; no entry: none.
     """
 
     def __init__(self) -> None:
@@ -28,6 +30,7 @@ class AccountRegister:
         self.is_current = False
         self.rules = AccountRules()
         self.changed_at = 0
+        self.key_tenants: Counter[str] = Counter()
         self._stored: dict[str, StoredAccount] = {}
         self._tenants: dict[str, TenantRecord] = {}
         self._keys: dict[str, KeyRecord] = {}
@@ -79,7 +82,7 @@ class AccountRegister:
     def replace_all(self, records: Iterable[StoredAccount], version: int) -> None:
         """Takes in the whole register."""
         self._stored, self._tenants, self._keys, self._prices = {}, {}, {}, {}
-        self.rules = AccountRules()
+        self.rules, self.key_tenants = AccountRules(), Counter()
         for stored in records:
             self._put(stored)
         self.version, self.is_current = version, True
@@ -113,7 +116,9 @@ class AccountRegister:
         if isinstance(record, TenantRecord):
             self._tenants[record.tenant] = record
         elif isinstance(record, KeyRecord):
+            self._count_key(self._keys.get(record.key_id), -1)
             self._keys[record.key_id] = record
+            self._count_key(record, 1)
         elif isinstance(record, PriceRecord):
             self._prices[record.model] = record
         else:
@@ -128,7 +133,15 @@ class AccountRegister:
             del self._tenants[record.tenant]
         elif isinstance(record, KeyRecord):
             del self._keys[record.key_id]
+            self._count_key(record, -1)
         elif isinstance(record, PriceRecord):
             del self._prices[record.model]
         else:
             self.rules = AccountRules()
+
+    def _count_key(self, key: KeyRecord | None, change: int) -> None:
+        if key is None or key.scopes.admin:
+            return
+        self.key_tenants[key.tenant] += change
+        if not self.key_tenants[key.tenant]:
+            del self.key_tenants[key.tenant]

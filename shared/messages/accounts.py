@@ -185,6 +185,8 @@ class AccountChange(Wire, frozen=True, kw_only=True):
         put: The new record; None: `remove` names one.
         remove: The `name` of a record.
         expected: The revision that the caller has read; 0: there must be none; -1: whatever is there.
+        end_streams: Answers under way of a key that is not valid any more, or of a tenant that is suspended,
+            end as well.
     """
 
     max_bytes: ClassVar[int] = 128 * 1024
@@ -192,6 +194,7 @@ class AccountChange(Wire, frozen=True, kw_only=True):
     put: AccountRecord | None = None
     remove: Annotated[str, msgspec.Meta(max_length=192)] = ""
     expected: Annotated[int, msgspec.Meta(ge=ANY_REVISION, le=2**53)] = ANY_REVISION
+    end_streams: bool = False
 
 
 class AccountStored(Wire, frozen=True, kw_only=True):
@@ -233,12 +236,14 @@ class AccountChanged(Wire, frozen=True, kw_only=True):
     Attributes:
         before: The version before.
         put: What is there now; None: `removed` is gone.
+        end_streams: As in `AccountChange`.
     """
 
     before: AccountsVersion
     version: AccountsVersion
     put: StoredAccount | None = None
     removed: str = ""
+    end_streams: bool = False
 
 
 class AuditQuery(Wire, frozen=True, kw_only=True):

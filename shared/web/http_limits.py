@@ -62,12 +62,15 @@ class HttpLimits:
     http_dead_peer_s: int = 60
 
 
-def networks(text: str) -> tuple[IPv4Network | IPv6Network, ...]:
+Networks = Sequence[IPv4Network | IPv6Network]
+
+
+def networks(text: str) -> Networks:
     """Addresses and networks, separated by commas; raises `ValueError` for what is neither."""
     return tuple(ip_network(part.strip(), strict=False) for part in text.split(",") if part.strip())
 
 
-def is_within(address: str, trusted: Sequence[IPv4Network | IPv6Network]) -> bool:
+def is_within(address: str, trusted: Networks) -> bool:
     """Returns whether an address is in one of the networks, as IPv4 if it is one mapped to IPv6."""
     try:
         given = ip_address(address)

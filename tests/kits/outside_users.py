@@ -20,6 +20,7 @@ from shared.messages import (
     Tokens,
 )
 from shared.subjects import Caller
+from tests.kits.gateway.account_service import AccountService
 from tests.kits.router.live import router
 from tests.kits.servers import GuardedNats
 from tests.kits.waiting import until
@@ -132,6 +133,7 @@ async def world(
             stack.push_async_callback(made.close)
             return made
 
+        await AccountService(await bus("kvstate")).start()
         services = [await Service(await bus(caller.user), caller).start() for caller in (A, B, COLLEAGUE)]
         process = await stack.enter_async_context(router(broker.url("router"), **settings))
         kit = Kit(

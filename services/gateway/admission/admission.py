@@ -1,4 +1,4 @@
-"""Admits calls: finds the tenant, and takes what the call needs of rates, places, bytes and tokens.
+"""Admits calls: finds who makes them, and takes what the call needs of rates, places, bytes and tokens.
 
 All transports use this one object. What a caller holds is noted in `Caller`, and `release` gives it back.
 """
@@ -8,9 +8,11 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
-from services.gateway.admission.auth import Keyring
 from services.gateway.admission.bodies.large import LargeBodies, is_large
 from services.gateway.admission.caller import Caller
+from services.gateway.admission.identity.identities import Identities
+from services.gateway.admission.identity.identity import Identity
+from services.gateway.admission.identity.scopes import check_scopes
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
@@ -24,7 +26,7 @@ class Admission:
     """Decides which calls are taken now.
 
     Attributes:
-        keyring: Finds the tenants of keys.
+        identities: Find who makes calls.
         parties: Find for whom a call counts.
         rates: Limits the calls of tenants.
         slots: Places of calls under way.
@@ -34,7 +36,7 @@ class Admission:
         large: Turns of large bodies.
     """
 
-    keyring: Keyring
+    identities: Identities
     parties: Parties
     rates: RateLimiter
     slots: Quota
@@ -53,18 +55,20 @@ class Admission:
             )
 
     def admit(self, caller: Caller) -> None:
-        """Finds the tenant of a call, and checks whether it may make one now.
+        """Finds who makes a call, and checks whether it may be made now.
 
         Every answer tells what is left of the tenant's rate, if it has a limit.
 
         Raises:
-            Unavailable: No calls are welcome.
-            RateLimited: The tenant is over its rate.
-            HttpRefusal: The key is not known.
+            Unavailable: No calls are welcome, or keys cannot be looked up.
+            RateLimited: The tenant is over its rate, or the address sent too many wrong keys.
+            HttpRefusal: The key is not valid, or not for this call.
         """
         now_s = time.monotonic()
         self.check_accepting()
-        caller.tenant = caller.named_tenant or self.keyring.tenant_of(caller.headers, caller.route)
+        identity = caller.identity = self._identity_of(caller)
+        caller.tenant = identity.tenant
+        check_scopes(identity, caller.route, caller.method)
         caller.party = self.parties.party_of(caller.tenant, caller.client)
         if caller.background is not None:
             return
@@ -72,6 +76,13 @@ class Admission:
             self.rates.take_units(caller.tenant, now_s)
         finally:
             caller.response_headers += self.rates.headers(caller.tenant, now_s)
+
+    def _identity_of(self, caller: Caller) -> Identity:
+        if caller.identity is not None:
+            return self.identities.renewed(caller.identity)
+        if caller.named_tenant:
+            return self.identities.named(caller.named_tenant)
+        return self.identities.of_headers(caller.headers, caller.route, caller.client)
 
     def take_slots(self, caller: Caller, count: int) -> None:
         """Takes places that the call holds until its end; raises like `Quota.take_units`."""

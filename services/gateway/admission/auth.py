@@ -1,7 +1,7 @@
-"""Maps API keys to tenants.
+"""Reads the keys of the settings and of requests, and maps the former to tenants.
 
-Keys are kept and compared only as keyed digests, so that the time of a look-up says nothing about them. What
-a tenant may do is decided in `rate_limits.py` and `quota.py`.
+Keys are kept and compared only as keyed digests, so that the time of a look-up says nothing about them. Who
+makes a call is decided in `identity/identities.py`.
 """
 
 import hashlib
@@ -10,7 +10,6 @@ import re
 import secrets
 from pathlib import Path
 
-from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.admission.errors.shapes import is_anthropic
 from services.gateway.admission.request_headers import RawHeaders
 
@@ -69,46 +68,26 @@ def _is_key(key: str) -> bool:
 
 
 class Keyring:
-    """Finds the tenant of a request. Without keys the gateway is open and every caller is `default`."""
+    """The keys of the settings.
+
+    Attributes:
+        tenants: For which there are keys.
+    """
 
     def __init__(self, keys: dict[str, str]) -> None:
         self._secret = secrets.token_bytes(32)
         self._tenants = {self._digest(key.encode()): tenant for key, tenant in keys.items()}
-
-    @property
-    def is_open(self) -> bool:
-        """Returns whether there are no keys."""
-        return not self._tenants
-
-    @property
-    def num_tenants(self) -> int:
-        """The number of tenants that the keys name; 1 without keys."""
-        return len(set(self._tenants.values())) or 1
+        self.tenants = frozenset(keys.values())
 
     def _digest(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, key=self._secret, digest_size=32).digest()
 
-    def tenant_of(self, headers: RawHeaders, path: str) -> str:
-        """The tenant of a request; see `given_key` and `tenant`."""
-        return self.tenant(given_key(headers, path))
-
-    def tenant(self, authorization: bytes) -> str:
-        """The tenant that an `Authorization` header stands for; raises a 401 `HttpRefusal`."""
-        if not self._tenants:
-            return "default"
-        scheme, _, key = authorization.partition(b" ")
-        if scheme.lower() != b"bearer" or not key.strip():
-            raise _refuse(
-                "missing_api_key",
-                "send your API key as `Authorization: Bearer <key>`, or on Anthropic's routes as `x-api-key`",
-            )
-        digest = self._digest(key.strip())
-        found = ""
+    def find(self, key: bytes) -> str:
+        """The tenant that a key stands for; empty: it is not known."""
+        digest, found = self._digest(key), ""
         for known, tenant in self._tenants.items():
             if hmac.compare_digest(known, digest):
                 found = tenant
-        if not found:
-            raise _refuse("invalid_api_key", "the API key is not known here")
         return found
 
 
@@ -126,7 +105,3 @@ def given_key(headers: RawHeaders, path: str) -> bytes:
         if key:
             return b"Bearer " + key
     return headers.get(b"authorization", b"")
-
-
-def _refuse(code: str, message: str) -> HttpRefusal:
-    return HttpRefusal(401, code, message, [(b"www-authenticate", b"Bearer")])

@@ -11,6 +11,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from services.gateway.admission.answer_headers import READABLE_HEADERS
 from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.admission.errors.shapes import error_body
+from services.gateway.admission.identity.identities import Identities
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.web.host_rules import OriginRule, host_rule, names
@@ -19,11 +20,17 @@ from shared.web.host_rules import OriginRule, host_rule, names
 class BrowserGuard:
     """An ASGI application in front of the gateway's."""
 
-    def __init__(self, app: ASGIApp, settings: GatewaySettings, metrics: GatewayMetrics) -> None:
-        has_keys = bool(settings.api_keys.get_secret_value().strip())
+    def __init__(
+        self, app: ASGIApp, settings: GatewaySettings, metrics: GatewayMetrics, identities: Identities
+    ) -> None:
         origins = names(settings.http_allowed_origins)
-        self._hosts = host_rule(settings.http_allowed_hosts, settings.http_host, has_keys=has_keys)
-        self._origins = OriginRule(origins, has_keys)
+        # by whether requests need a key, which may change while the gateway runs
+        self._hosts = {
+            has_keys: host_rule(settings.http_allowed_hosts, settings.http_host, has_keys=has_keys)
+            for has_keys in (False, True)
+        }
+        self._origins = {has_keys: OriginRule(origins, has_keys) for has_keys in (False, True)}
+        self._identities = identities
         self._metrics = metrics
         self._app = app
         if origins:
@@ -45,15 +52,16 @@ class BrowserGuard:
             return None
         headers = dict(scope["headers"])  # the server lets each of these come once only
         host = headers.get(b"host", b"")
+        has_keys = self._identities.is_known and not self._identities.is_open
         origin, site = headers.get(b"origin", b""), headers.get(b"sec-fetch-site", b"")
-        if host and not self._hosts.allows(host):
+        if host and not self._hosts[has_keys].allows(host):
             return HttpRefusal(
                 421,
                 "host_not_allowed",
                 f"this gateway is not called {host.decode('latin-1')[:100]!r}; "
                 "name it in RYZ_HTTP_ALLOWED_HOSTS if it is",
             )
-        if (origin or site) and not self._origins.allows(
+        if (origin or site) and not self._origins[has_keys].allows(
             origin, site, host, brings_key=b"authorization" in headers or b"x-api-key" in headers
         ):
             return HttpRefusal(

@@ -8,6 +8,8 @@ from typing import Protocol
 from services.gateway.admission.errors.call_outcome import CallOutcome
 from services.gateway.admission.errors.refusals import Headers
 from services.gateway.admission.errors.shapes import is_anthropic
+from services.gateway.admission.identity.identity import Identity
+from services.gateway.admission.identity.model_scope import ModelScope
 from services.gateway.admission.request_headers import RawHeaders, request_ids
 from shared.identity import new_request_id
 from shared.telemetry.spans.request_trace import RequestTrace
@@ -71,11 +73,13 @@ class Caller:
         request_id: The id of the call as it travels.
         client: Address and port; None: not known.
         named_tenant: The tenant that a trusted transport vouches for; empty: the key decides.
+        identity: Who makes it; before it was admitted: who opened its connection, if that is known.
         background: How the call runs if it waits for room; None: it does not.
         method: Of HTTP.
         tenant: Whose call it is; empty before it was admitted.
         party: For whom it counts; see `parties.py`.
         model: The model that it asks for; empty: that was not read yet.
+        models: Those that it may use; None: all, or that is not known yet.
         asked_model: The name of it in the call, which may be an alias.
         slots: Places that it holds.
         held: Bytes that it holds.
@@ -96,11 +100,13 @@ class Caller:
     request_id: str
     client: Sequence[object] | None = None
     named_tenant: str = ""
+    identity: Identity | None = None
     background: BackgroundCall | None = None
     method: str = "POST"
     tenant: str = ""
     party: str = ""
     model: str = ""
+    models: ModelScope | None = None
     asked_model: str = ""
     slots: int = 0
     held: int = 0
@@ -111,6 +117,11 @@ class Caller:
     timeline: RequestTimeline = UNRECORDED
     trace: RequestTrace | None = None
     failure: str = ""
+
+    @property
+    def key_id(self) -> str:
+        """The id of its stored key; empty: it has none."""
+        return "" if self.identity is None else self.identity.key_id
 
     def take_ids(self, request_id: str, shown_id: str) -> None:
         """Takes the ids of an earlier call, whose answer is sent here."""
@@ -129,6 +140,7 @@ def new_caller(
     *,
     client: Sequence[object] | None = None,
     tenant: str = "",
+    identity: Identity | None = None,
     background: BackgroundCall | None = None,
     method: str = "POST",
 ) -> Caller:
@@ -146,6 +158,7 @@ def new_caller(
         request_id,
         client=client,
         named_tenant=tenant,
+        identity=identity,
         background=background,
         method=method,
     )

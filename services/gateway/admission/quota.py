@@ -34,12 +34,22 @@ class Quota:
         setting: str = "RYZ_TENANT_SHARE",
     ) -> None:
         self.limit = limit
-        self.party_limit = min(limit, max(1, math.ceil(limit * share)))
+        self.party_limit = limit
         self.taken = 0
         self._what = what
         self._reason = reason
-        self._setting = setting
         self._held: dict[str, int] = {}
+        self.set_share(share, setting)
+
+    def set_share(self, share: float, setting: str) -> None:
+        """Sets the part of the units that one party may have; what it has beyond it stays until it is freed.
+
+        Args:
+            share: The part.
+            setting: The setting that decides it.
+        """
+        self.party_limit = min(self.limit, max(1, math.ceil(self.limit * share)))
+        self._setting = setting
 
     def held_by(self, party: str) -> int:
         """The number of units that a party has."""

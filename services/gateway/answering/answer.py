@@ -17,7 +17,7 @@ from services.gateway.admission.errors.shapes import renamed
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.envelope import Envelope, envelope_of
 from services.gateway.answering.events.frame_sources import FrameSource, PromptFrames, frame_source
-from services.gateway.answering.intake.model_aliases import alias_named
+from services.gateway.answering.intake.usable_models import told_error
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.answering.running_call import RunningCall
@@ -175,7 +175,7 @@ class Answer:
             ended = reason
         if isinstance(ended, RyzError):
             ended = renamed(ended, self._field_names)
-            ended = alias_named(ended, self._caller.asked_model, self._caller.model, self._caller.tenant)
+            ended = told_error(ended, self._caller)
         if ended is not None and ended is not error:
             try:
                 raise ended from None

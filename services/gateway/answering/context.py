@@ -6,11 +6,13 @@ from services.gateway.admission.admission import Admission
 from services.gateway.admission.bodies.reader import BodyReader
 from services.gateway.answering.events.slow_readers import OpenAnswer
 from services.gateway.answering.intake.model_aliases import ModelAliases, no_aliases
+from services.gateway.answering.intake.usable_models import UsableModels
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.accounts.register import AccountRegister
 from shared.client import InferenceClient
+from shared.messages import ModelList
 from shared.telemetry.service_levels import ServiceLevels
 from shared.telemetry.timelines import Timelines
 
@@ -41,3 +43,14 @@ class GatewayContext:
     levels: ServiceLevels | None = None
     aliases: ModelAliases = field(default_factory=no_aliases)
     accounts: AccountRegister = field(default_factory=AccountRegister)
+
+    @property
+    def usable_models(self) -> UsableModels:
+        """Finds which models callers may use."""
+        return UsableModels(self.admission.identities.register, self.aliases, self.known_models)
+
+    async def known_models(self, tenant: str) -> ModelList:
+        """The models that a tenant may use, as routers know them; raises an error if none answers."""
+        return await self.client.known_models(
+            timeout_s=self.settings.constants.models_timeout_s, tenant=tenant
+        )

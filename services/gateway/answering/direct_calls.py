@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from services.gateway.admission.caller import BackgroundCall, Caller, new_caller
 from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.admission.errors.shapes import error_body
+from services.gateway.admission.identity.identity import Identity
 from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.call_frame import CallFrame
 from services.gateway.answering.context import GatewayContext
@@ -128,6 +129,7 @@ class DirectCalls:
         send: Send = _send_nothing,
         *,
         tenant: str = "",
+        identity: Identity | None = None,
         client: Sequence[object] | None = None,
         background: BackgroundCall | None = None,
     ) -> Coroutine[Any, Any, DirectCall]:
@@ -142,8 +144,9 @@ class DirectCalls:
             take: Reads the answer and puts its parts on the carrier; is not called if the call is refused.
             send: Sends one part.
             tenant: Whose call it is, in place of a key; empty: the key decides.
+            identity: Who opened the connection, or asked for the work, in place of both.
             client: Address and port of the caller.
-            background: Lets all other calls go first; needs a tenant.
+            background: Lets all other calls go first; needs an identity.
 
         Raises:
             Exception: What the transport raised when it sent a part.
@@ -156,7 +159,14 @@ class DirectCalls:
 
         carrier = DirectCarrier()
         caller = new_caller(
-            form.path, headers, carrier, carrier, client=client, tenant=tenant, background=background
+            form.path,
+            headers,
+            carrier,
+            carrier,
+            client=client,
+            tenant=tenant,
+            identity=identity,
+            background=background,
         )
         return self._serve(DirectCall(caller, carrier, work), send)
 
@@ -168,7 +178,7 @@ class DirectCalls:
         take: Take,
         send: Send,
         *,
-        tenant: str,
+        identity: Identity,
         client: Sequence[object] | None,
     ) -> DirectCall:
         """Continues a stream; see `Answering.resume_stream` and `run`."""
@@ -180,10 +190,12 @@ class DirectCalls:
                 await take(answer, call)
 
         carrier = DirectCarrier()
-        caller = new_caller(STREAMS, headers, carrier, carrier, client=client, tenant=tenant, method="GET")
+        caller = new_caller(
+            STREAMS, headers, carrier, carrier, client=client, identity=identity, method="GET"
+        )
         return await self._serve(DirectCall(caller, carrier, work), send, stream_id)
 
-    async def end_stream(self, stream_id: str, *, tenant: str) -> DirectCall:
+    async def end_stream(self, stream_id: str, *, identity: Identity) -> DirectCall:
         """Ends a stream that need not go on."""
 
         async def work(call: DirectCall) -> None:
@@ -191,7 +203,7 @@ class DirectCalls:
             await self._answering.end_stream(stream_id, call.caller)
 
         carrier = DirectCarrier()
-        caller = new_caller(STREAMS, {}, carrier, carrier, tenant=tenant, method="DELETE")
+        caller = new_caller(STREAMS, {}, carrier, carrier, identity=identity, method="DELETE")
         return await self._serve(DirectCall(caller, carrier, work), _send_nothing, stream_id)
 
     async def _admitted(self, form: Format, bodies: list[bytes], caller: Caller) -> CallAnswer:
@@ -233,6 +245,7 @@ class DirectCalls:
         headers: RawHeaders,
         *,
         tenant: str = "",
+        identity: Identity | None = None,
         client: Sequence[object] | None = None,
         background: BackgroundCall | None = None,
     ) -> WholeAnswer:
@@ -244,7 +257,16 @@ class DirectCalls:
             call.carrier.bytes_sent = len(body)
             found.append(body)
 
-        call = await self.run(form, raw, headers, take, tenant=tenant, client=client, background=background)
+        call = await self.run(
+            form,
+            raw,
+            headers,
+            take,
+            tenant=tenant,
+            identity=identity,
+            client=client,
+            background=background,
+        )
         if call.error is not None:
             body = error_body(call.error, call.caller.route, call.caller.shown_id)
             return WholeAnswer(call.error.status, call.headers, body)

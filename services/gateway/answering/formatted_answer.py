@@ -14,7 +14,7 @@ from services.gateway.answering.events.answer_events import AnswerEvents, KeptAn
 from services.gateway.answering.events.kept_answer import KeptAnswer
 from services.gateway.answering.events.source import EventSource
 from services.gateway.answering.format import AnswerFormats
-from services.gateway.answering.intake.model_aliases import alias_named
+from services.gateway.answering.intake.usable_models import told_error
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.resumption.event_ids import NOTHING_YET, EventId
 from services.gateway.answering.running_call import RunningCall
@@ -156,7 +156,7 @@ class MadeAnswer:
         self._started.running.end(error)
         if isinstance(error, RyzError):
             shown = renamed(error, self._started.call.field_names)
-            shown = alias_named(shown, self._caller.asked_model, self._caller.model, self._caller.tenant)
+            shown = told_error(shown, self._caller)
             if shown is not error:
                 raise shown from None
 

@@ -160,6 +160,7 @@ class Answering:
     async def _prepared(self, call: Call, caller: Caller) -> Call:
         """The call with the real name of its model, and with the priority and party that it counts for."""
         real = await self._context.aliases.real_name(call.model)
+        await self._context.usable_models.check(caller, real, call.model)
         if not call.requests:  # a question about tokens, which are those of the base
             real = await self._context.aliases.base_of(real)
         if real != call.model:
@@ -170,8 +171,10 @@ class Answering:
             call = replace(call, requests=requests, left_out=[*call.left_out, *limited])
         if caller.background is not None:
             call = replace(call, requests=in_background(call.requests, caller.background))
-        if caller.party != caller.tenant:
-            call = replace(call, requests=counted_for(call.requests, caller.tenant, caller.party))
+        tenant = self._context.accounts.tenant(caller.tenant)
+        weight = 1.0 if tenant is None else tenant.weight
+        if caller.party != caller.tenant or caller.key_id or weight != 1.0:
+            call = replace(call, requests=counted_for(call.requests, caller, weight))
         return call
 
     def _ignored_of(self, route: str) -> IgnoredFields:

@@ -56,6 +56,10 @@ class RunningCall:
             self.reason = reason
             self._task.cancel()
 
+    def is_of(self, key_id: str, tenant: str) -> bool:
+        """See `OpenAnswer`."""
+        return self._caller.key_id == key_id if key_id else self._caller.tenant == tenant
+
     async def finish_work(self, work: Coroutine[Any, Any, T]) -> T:
         """Runs work that must not be cancelled in the middle, and returns its result.
 

@@ -84,7 +84,7 @@ class AccountCalls:
                     await self._store.write(name, record, version)
                 except VersionMoved:
                     continue
-                return await self._done(name, record, version)
+                return await self._done(name, record, version, end_streams=change.end_streams)
             raise Unavailable(
                 "tenants and keys change faster than one can be written", reason="accounts_store"
             )
@@ -93,11 +93,15 @@ class AccountCalls:
                 await self._enter_failure(change, error)
             raise
 
-    async def _done(self, name: str, record: AccountRecord | None, version: int) -> AccountStored:
+    async def _done(
+        self, name: str, record: AccountRecord | None, version: int, *, end_streams: bool
+    ) -> AccountStored:
         """Publishes a change that is done; if the broker is away, readers find it with their next poll."""
         stored = None if record is None else StoredAccount(record=record, revision=version + 1)
         removed = name if record is None else ""
-        news = AccountChanged(before=version, version=version + 1, put=stored, removed=removed)
+        news = AccountChanged(
+            before=version, version=version + 1, put=stored, removed=removed, end_streams=end_streams
+        )
         try:
             await self._bus.publish(subjects.ACCOUNT_CHANGED, encode(news))
         except RyzError as error:

@@ -70,12 +70,15 @@ class AccountsClient:
         register.replace_all(*read)
         return register
 
-    async def put(self, record: AccountRecord, *, expected: int = ANY_REVISION) -> StoredAccount:
+    async def put(
+        self, record: AccountRecord, *, expected: int = ANY_REVISION, end_streams: bool = False
+    ) -> StoredAccount:
         """Stores a record.
 
         Args:
             record: Takes the place of the one with its name.
             expected: The revision that was read; 0: there must be none; -1: whatever is there.
+            end_streams: Answers under way end that it does not allow any more.
 
         Raises:
             InvalidRequest: The record makes no sense.
@@ -83,19 +86,24 @@ class AccountsClient:
             Conflict: There is one already, or it has changed meanwhile.
             RateLimited: There are as many as there may be.
         """
-        answer = await self._change(AccountChange(actor=self._actor, put=record, expected=expected))
+        change = AccountChange(actor=self._actor, put=record, expected=expected, end_streams=end_streams)
+        answer = await self._change(change)
         if answer.stored is None:
             raise Unavailable(f"{record.name} was removed meanwhile", reason="accounts")
         return answer.stored
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, name: str, *, end_streams: bool = False) -> None:
         """Removes a record by its name.
+
+        Args:
+            name: As the record says it.
+            end_streams: Answers under way of a key end as well.
 
         Raises:
             AccountNotFound: There is none.
             Conflict: It is a tenant with keys.
         """
-        await self._change(AccountChange(actor=self._actor, remove=name))
+        await self._change(AccountChange(actor=self._actor, remove=name, end_streams=end_streams))
 
     async def create_key(self, wanted: KeyRecord) -> MadeKey:
         """Makes a key.

@@ -61,6 +61,7 @@ class AccountsSync:
     Args:
         register: The copy.
         count: Counts what happened, by name; None: it is not counted.
+        on_applied: Called with each change that was heard, once the copy has it.
 
     Attributes:
         last_read_at: When the service was last asked and answered, by the running loop's clock; -inf: never.
@@ -74,6 +75,7 @@ class AccountsSync:
         register: AccountRegister,
         refresh_s: float = REFRESH_S,
         count: Callable[[str], None] | None = None,
+        on_applied: Callable[[AccountChanged], None] | None = None,
     ) -> None:
         self.register = register
         self.last_read_at = float("-inf")
@@ -81,6 +83,7 @@ class AccountsSync:
         self._bus = bus
         self._refresh_s = refresh_s
         self._count = count
+        self._on_applied = on_applied
         self._repeated = RepeatedLog(log)
         self._missed = False
         self._during: list[AccountChanged] | None = None  # changes while the records are read
@@ -97,6 +100,8 @@ class AccountsSync:
             self._during.append(change)
         if not self.register.apply(change):
             self._missed = True
+        if self._on_applied is not None:
+            self._on_applied(change)
 
     async def read(self) -> bool:
         """Reads the records if they have another version; False if the KV state service did not answer."""

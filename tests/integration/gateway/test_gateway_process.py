@@ -5,6 +5,7 @@ import signal
 
 import httpx
 
+from tests.kits.gateway.account_service import accounts_on
 from tests.kits.gateway.process import gateway_process, ready
 from tests.kits.servers import free_port
 from tests.kits.waiting import PATIENCE_S
@@ -15,6 +16,7 @@ CHAT = {"model": "nobody-serves-this", "messages": [{"role": "user", "content": 
 async def test_it_starts_answers_and_ends_on_a_signal(nats_url: str) -> None:
     port = free_port()
     async with (
+        accounts_on(nats_url),
         gateway_process(
             nats_url=nats_url, http_port=str(port), request_log="true", client_wait_s="0.3"
         ) as process,
@@ -65,6 +67,13 @@ async def test_a_wrong_setting_ends_the_start_and_keys_stay_secret() -> None:
         ({"grpc_port": "9", "grpc_host": "::"}, "RYZ_GRPC_HOST=:: without API keys", "Traceback"),
         ({"session_key": "guess me"}, "RYZ_SESSION_KEY needs 16 characters", "guess me"),
         ({"api_keys": "very-secret-key"}, "RYZ_API_KEYS: entry 1", "very-secret-key"),
+        ({"oidc_issuer": "https://id.example"}, "RYZ_OIDC_AUDIENCE is needed", "Traceback"),
+        (
+            {"oidc_issuer": "http://id.example", "oidc_audience": "ryz"},
+            "RYZ_OIDC_ISSUER needs an address like https://id.example",
+            "Traceback",
+        ),
+        ({"oidc_claims": "org"}, "RYZ_OIDC_CLAIMS: entry 1", "Traceback"),
     )
     logs = await asyncio.gather(*(log_of(settings) for settings, _, _ in wrong))
     for log, (_, named, hidden) in zip(logs, wrong, strict=True):

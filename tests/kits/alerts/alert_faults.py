@@ -21,6 +21,7 @@ import pytest
 import redis
 
 from shared import subjects
+from shared.accounts.keys import new_key
 from shared.bus.nats import NatsBus
 from shared.kv_hash import PREFIX_PATTERN
 from tests.kits.alerts.watched_stack import WatchedStack
@@ -219,6 +220,15 @@ def http_garbage(world: WatchedStack) -> Iterator[None]:
     yield
 
 
+@contextmanager
+def guessed_keys(world: WatchedStack) -> Iterator[None]:
+    """A client tries keys in the form of stored ones."""
+    with httpx.Client(base_url=world.stack.state.url) as client:
+        for _ in range(100):
+            client.get("/v1/models", headers={"authorization": f"Bearer {new_key().text}"})
+    yield
+
+
 # on the null engine, with a third group behind a proxy
 SERVICES = (
     AlertCase("the leader dies", "RyzServiceDied", killed("worker-g0")),
@@ -236,6 +246,7 @@ SERVICES = (
     AlertCase("kvstate dies", "RyzServiceDied", killed("kvstate")),
     AlertCase("garbage on the bus", "RyzBadMessages", bus_garbage),
     AlertCase("garbage over HTTP", "RyzBadHttp", http_garbage),
+    AlertCase("API keys are guessed", "RyzKeysGuessed", guessed_keys),
 )
 # on ranks with the demo model
 RANKS = (

@@ -20,6 +20,7 @@ from shared.lifecycle import Service
 from shared.messages import GenerateRequest, Route, Work
 from shared.telemetry.spans.facts import SpanSink
 from tests.kits.constants import settings_with_constants
+from tests.kits.gateway.account_service import AccountService
 from tests.kits.worker.leader import Kit, null_engine
 
 FAST = {"batch_lease_s": 1.0, "drain_timeout_s": 0.2, "http_port": 0}
@@ -33,12 +34,14 @@ class BatchGateway:
         url: Where it is.
         service: Its service.
         bus: Its connection.
+        accounts: Tenants and keys.
         clients: Those that were made.
     """
 
     url: str
     service: Service
     bus: NatsBus
+    accounts: AccountService
     clients: list[AsyncOpenAI] = field(default_factory=list)
 
     def client(self, key: str = "none") -> AsyncOpenAI:
@@ -68,6 +71,7 @@ async def batch_gateway(
         GatewaySettings, FAST | {"instance_id": "gw", "files_dir": str(files)} | settings
     )
     bus = await NatsBus.connect(url, name=chosen.instance_id)
+    accounts = await AccountService(bus).start()
     service = Service(chosen, "gateway")
     service.spans = spans
     service.add_check("broker", lambda: bus.connected)
@@ -76,7 +80,7 @@ async def batch_gateway(
             keys = parse_keys(chosen.api_keys.get_secret_value())
             resources = await start(service, stack, chosen, keys, bus, client_settings=ClientSettings())
             service.ready()
-            running = BatchGateway(f"http://127.0.0.1:{resources.http_port}", service, bus)
+            running = BatchGateway(f"http://127.0.0.1:{resources.http_port}", service, bus, accounts)
             yield running
             for client in running.clients:
                 await client.close()

@@ -39,6 +39,7 @@ from shared.messages import (
 from shared.messages.blocks import KVSource
 from shared.telemetry.spans.facts import SpanSink
 from tests.kits.constants import settings_with_constants
+from tests.kits.gateway.account_service import AccountService
 from tests.kits.gateway.answer_parts import CUSTOM_PARTS, PARTS
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices
@@ -64,6 +65,7 @@ class Fleet:
     - `breaks` fails after one word.
     - `parts` thinks, writes, calls two functions.
     - `custom` calls the tool `patch` with a text, and the function `weather`.
+    - `waits` answers like `demo` once `go_on` is set.
     - `cut` ends after one word for its length.
     - `fails-CODE` is refused with that code; any other is not known.
     """
@@ -81,12 +83,17 @@ class Fleet:
     )
     away: list[str] = field(default_factory=list)  # models whose groups are known and not ready
     offered: list[ModelState] = field(default_factory=list)  # by hosts, loaded or not
+    go_on: asyncio.Event = field(default_factory=asyncio.Event)
     waking: int = 0  # requests that are still refused because their model loads
     decided: tuple[str, KVSource] = ("", "")  # routing reason and KV source that `Accepted` reports
+
+    def __post_init__(self) -> None:
+        self.accounts = AccountService(self.bus)
 
     async def start(self) -> None:
         self.sessions = await SessionServices(self.bus).start()
         self.responses = await serve_responses(self.bus)
+        await self.accounts.start()
         await self.bus.subscribe(subjects.GENERATE_ALL, self._requested, queue=subjects.ROUTER_QUEUE)
         await self.bus.subscribe(subjects.CANCEL_ALL, self._cancelled)
         await self.bus.subscribe(subjects.cancel(GROUP), self._cancelled)
@@ -165,6 +172,7 @@ class Fleet:
             "parts",
             "custom",
             "cut",
+            "waits",
         }:
             code = request.model[6:] if request.model.startswith("fails-") else "model_not_found"
             yield [failed(code, f"no group serves {request.model!r}", param="model", retry_after_s=3.0)]
@@ -196,11 +204,16 @@ class Fleet:
         elif request.model == "cut":
             yield [tokens("Hello")]
             yield [tokens("", "length"), lambda **ids: Done(usage=Usage(completion_tokens=1), **ids)]
-        elif request.model == "demo":
+        elif request.model in ("demo", "waits"):
+            await self._hold(request.model)
             for word in WORDS:
                 yield [tokens(word)]
             usage = Usage(prompt_tokens=3, completion_tokens=4 * len(choices), cached_tokens=1)
             yield [tokens("", "stop"), lambda **ids: Done(usage=usage, **ids)]
+
+    async def _hold(self, model: str) -> None:
+        if model == "waits":
+            await self.go_on.wait()
 
     async def _cancelled(self, message: Message) -> None:
         self.cancel_of(decode(message.data, Cancel).request_id).set()
@@ -255,6 +268,8 @@ async def running_gateway(
     *,
     max_payload: int = 1024 * 1024,
     scripted: bool = True,
+    has_accounts: bool = True,
+    accounts_away: bool = False,
     spans: SpanSink | None = None,
     wait_s: float = 0.2,
     **settings: Any,
@@ -264,6 +279,8 @@ async def running_gateway(
     Args:
         max_payload: Of the bus.
         scripted: The scripted fleet answers; else the test brings its own.
+        accounts_away: They cannot at first.
+        has_accounts: Without a scripted fleet: tenants and keys can be read all the same.
         spans: Takes spans of recorded requests.
         wait_s: How long new requests and calls wait for what is away.
         settings: Settings and constants of the gateway.
@@ -275,8 +292,11 @@ async def running_gateway(
     broker = MemoryBroker(max_payload)
     bus, fleet_bus = MemoryBus(broker), MemoryBus(broker)
     fleet = Fleet(fleet_bus)
+    fleet.accounts.away = accounts_away
     if scripted:
         await fleet.start()
+    elif has_accounts:
+        await fleet.accounts.start()
     service = Service(chosen, "gateway")
     service.spans = spans
     service.add_check("broker", lambda: bus.connected)

@@ -9,6 +9,7 @@ from typing import Any
 import grpc
 import httpx
 from websockets.asyncio.client import connect
+from websockets.exceptions import InvalidStatus
 
 from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from shared import subjects
@@ -84,7 +85,13 @@ def _headers(key: str, session: str) -> dict[str, str]:
 
 
 def _of_websocket(stream: bool) -> Ask:
-    async def ask(
+    async def ask(gateway: Gateway, **asked: Any) -> TransportAnswer:
+        try:
+            return await ask_socket(gateway, **asked)
+        except InvalidStatus as refused:  # it is no WebSocket: the answer is one of HTTP
+            return _failed(json.loads(refused.response.body or b"{}")["error"])
+
+    async def ask_socket(
         gateway: Gateway, *, model: str = "demo", key: str = "", session: str = "", **fields: Any
     ) -> TransportAnswer:
         async with connect(f"ws://127.0.0.1:{gateway.port}/v1/realtime") as socket:

@@ -18,6 +18,7 @@ from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
 from shared.lifecycle import Service
 from tests.kits.client import client_settings
+from tests.kits.gateway.account_service import AccountService
 from tests.kits.proxies.nats import NatsProxy
 from tests.kits.router.live import router
 from tests.kits.servers import NatsServer
@@ -107,6 +108,7 @@ async def lossy_path(folder: Path, *, step_s: float = 0.01) -> AsyncIterator[Los
         leaders, ours = await connect("leader"), await connect("gateway")
         engine = NotingEngine(step_s)
         kit = Kit(leaders, engine, steps=LIMITS)
+        await AccountService(leaders).start()
         cancels_at: list[int] = []
         for subject in (subjects.CANCEL_ALL, subjects.cancel("g0")):
             await leaders.subscribe(subject, lambda message: cancels_at.append(len(engine.steps)))

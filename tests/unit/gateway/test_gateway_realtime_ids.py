@@ -10,6 +10,7 @@ from prometheus_client import CollectorRegistry
 
 from services.gateway.admission.errors.refusals import answer_for
 from services.gateway.admission.held_slots import HeldSlot
+from services.gateway.admission.identity.identity import ANYONE
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
@@ -86,8 +87,8 @@ class Client:
             ConnectionLimits(settings, 5.0),
             GatewayMetrics(CollectorRegistry()),
             slot=cast(HeldSlot, SimpleNamespace(begin_request=lambda: None, end_request=lambda: None)),
-            log_in=lambda key: SocketOrigin("", [], None, 0.0),
-            caller=SocketOrigin("", [], None, 0.0),
+            log_in=lambda key: SocketOrigin(ANYONE, [], None, 0.0),
+            caller=SocketOrigin(ANYONE, [], None, 0.0),
         )
         serving = asyncio.create_task(connection.serve(self.inbox.get))
         await asyncio.wait_for(self.over.wait(), PATIENCE_S)

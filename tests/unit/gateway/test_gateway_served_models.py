@@ -2,10 +2,13 @@
 
 import pytest
 
+from services.gateway.admission.identity.identity import ANYONE
 from services.gateway.answering.intake.model_aliases import ModelAliases, no_aliases
+from services.gateway.answering.intake.usable_models import UsableModels
 from services.gateway.resources.sessions.exported_file import SessionFile, served_by
 from services.gateway.resources.sessions.tenants import chosen_model
-from services.gateway.served_models import ServedModels
+from services.gateway.served_models import KnownModels, ServedModels
+from shared.accounts.register import AccountRegister
 from shared.errors import Conflict, InvalidRequest, ModelNotFound, RyzError, Unavailable
 from shared.messages import ModelCard, ModelList
 from shared.messages.models import Phase
@@ -14,6 +17,11 @@ from tests.kits.model_host import state_of
 CARD = ModelCard(name="demo", context_length=128)
 NONE = ModelList(models=[])
 BESIDE = ModelList(models=[CARD], away=["second"])  # which is loading
+
+
+def served_models(known: KnownModels, aliases: ModelAliases) -> ServedModels:
+    """Without limits of keys and tenants."""
+    return ServedModels(known, aliases, UsableModels(AccountRegister(), aliases, known))
 
 
 def check_loading(error: RyzError) -> None:
@@ -29,18 +37,18 @@ async def test_a_model_that_is_asked_for() -> None:
     async def known(_: str) -> ModelList:
         return ModelList(models=cards, away=["second"] if cards else [])
 
-    served = ServedModels(known, no_aliases())
+    served = served_models(known, no_aliases())
     with pytest.raises(Unavailable) as loading:
-        await served.find("demo", "default")
+        await served.find("demo", ANYONE)
     check_loading(loading.value)
     cards.append(CARD)
-    assert (await served.find("demo", "default")).card == CARD
+    assert (await served.find("demo", ANYONE)).card == CARD
     with pytest.raises(ModelNotFound):
-        await served.find("other", "default")
+        await served.find("other", ANYONE)
     with pytest.raises(Unavailable, match="'second' is ready now") as loading:
-        await served.find("second", "default")
+        await served.find("second", ANYONE)
     check_loading(loading.value)
-    assert [one.card for one in await served.list_for("default")] == [CARD]
+    assert [one.card for one in await served.list_for(ANYONE)] == [CARD]
 
 
 @pytest.mark.asyncio
@@ -54,10 +62,10 @@ async def test_a_model_has_its_own_aliases() -> None:
         return ["demo", "other"]
 
     aliases = ModelAliases({"x-*": "other", "gpt": "demo", "small": "demo"}, names)
-    served = ServedModels(known, aliases)
-    assert [one.aliases for one in await served.list_for("default")] == [["gpt", "small"], ["x-*"]]
-    assert (await served.find("x-1", "default")).card == other
-    assert (await served.find("small", "default")).card == CARD
+    served = served_models(known, aliases)
+    assert [one.aliases for one in await served.list_for(ANYONE)] == [["gpt", "small"], ["x-*"]]
+    assert (await served.find("x-1", ANYONE)).card == other
+    assert (await served.find("small", ANYONE)).card == CARD
 
 
 @pytest.mark.asyncio
@@ -74,17 +82,17 @@ async def test_models_that_hosts_offer_stand_beside_the_ready_ones() -> None:
     async def names() -> list[str]:
         return ["demo", "zeta"]
 
-    served = ServedModels(known, ModelAliases({"gpt": "zeta"}, names))
-    listed = await served.list_for("default")
+    served = served_models(known, ModelAliases({"gpt": "zeta"}, names))
+    listed = await served.list_for(ANYONE)
     assert [(one.card.name, one.ready) for one in listed] == [
         ("demo", True), ("beta", False), ("zeta", False)
     ]  # fmt: skip
     assert [one.aliases for one in listed] == [["d"], [], ["gpt", "z"]]
     assert listed[0].card is CARD  # with its fingerprint
     for name in ("zeta", "z", "gpt"):
-        assert (await served.find(name, "default")).card.name == "zeta"
+        assert (await served.find(name, ANYONE)).card.name == "zeta"
     with pytest.raises(ModelNotFound, match="models that are served: demo, zeta, beta"):
-        await served.find("other", "default")
+        await served.find("other", ANYONE)
 
 
 def test_a_session_may_begin_with_a_model_that_is_asleep() -> None:

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 KINDS: list[type[RyzSettings]] = [
     GatewaySettings, RouterSettings, WorkerSettings, KVStateSettings, ClientSettings
 ]  # fmt: skip
-MOST = 175  # the newest: memory for adapters, which only an operator weighs against KV; tenants of a model
+MOST = 178  # the newest: an identity provider, its audience and claims, which only its operator knows
 # The KV state service needs a Redis and takes the usual one; a group goes without unless one is named.
 DIFFERENT_ON_PURPOSE = {"RYZ_REDIS_URL"}
 VARIABLE = re.compile(r"\bRYZ_\w+")

@@ -43,17 +43,15 @@ class BodyReader:
     Args:
         settings: The limits.
         held: Counts bytes for each party. The caller of `read_body` gives them back when its request ends.
-        share: The part of the bodies under way that one party may have.
+        in_flight: Counts bodies on their way.
     """
 
-    def __init__(self, settings: GatewaySettings, held: Quota, share: float) -> None:
+    def __init__(self, settings: GatewaySettings, held: Quota, in_flight: Quota) -> None:
         self._limit = BodyLimit(settings.max_body_bytes)
         self._timeout_s = settings.body_timeout_s
         self._min_rate = settings.constants.body_min_rate
         self._held = held
-        self._in_flight = Quota(
-            settings.constants.max_bodies, share=share, what="bodies on their way", reason="gateway_bodies"
-        )
+        self._in_flight = in_flight
 
     @property
     def in_flight(self) -> int:

@@ -48,6 +48,9 @@ class OpenAnswer(Protocol):
     def abort(self, reason: Exception) -> None:
         """Ends it; the first reason counts."""
 
+    def is_of(self, key_id: str, tenant: str) -> bool:
+        """Returns whether it is for a stored key or, with an empty one, for a tenant."""
+
 
 @dataclass(frozen=True, slots=True)
 class ReaderLimits:
@@ -110,7 +113,7 @@ def _slow(answer: Unread, limits: ReaderLimits) -> RyzError:
 
 
 async def watch_readers(
-    running: Collection[OpenAnswer], limits: ReaderLimits, on_cut: Callable[[], None]
+    running: Collection[OpenAnswer], limits: Callable[[], ReaderLimits], on_cut: Callable[[], None]
 ) -> None:
     """Cuts off answers of `running` that have to end, until it is cancelled; calls `on_cut` for each."""
     loop = asyncio.get_running_loop()
@@ -118,6 +121,6 @@ async def watch_readers(
         await asyncio.sleep(WATCH_S)
         answers = [answer for answer in running if answer.reason is None]
         unread = [answer.unread(loop.time()) for answer in answers]
-        for index, reason in answers_to_cut(unread, limits).items():
+        for index, reason in answers_to_cut(unread, limits()).items():
             on_cut()
             answers[index].abort(reason)

@@ -68,6 +68,11 @@ class ModelAliases:
         self._asked_at = float("-inf")
         self._asking = asyncio.Lock()  # calls that come meanwhile wait for the same names
 
+    @property
+    def exact(self) -> Mapping[str, str]:
+        """Models by the names that are no patterns."""
+        return self._exact
+
     def names_of(self, model: str) -> list[str]:
         """Returns the other names of a model, patterns at the end."""
         pairs = [*self._exact.items(), *self._patterns]

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from services.gateway.admission.caller import Caller
 from services.gateway.admission.request_headers import RawHeaders, session_mode
 from services.gateway.answering.intake.idempotency import IdempotentCall
 from services.gateway.answering.intake.session_conditions import with_conditions
@@ -26,11 +27,16 @@ def count_once(request: GenerateRequest, once: IdempotentCall | None) -> Generat
     return msgspec.structs.replace(request, call_key=once.name, call_digest=once.digest)
 
 
-def counted_for(requests: Sequence[GenerateRequest], tenant: str, party: str) -> list[GenerateRequest]:
-    """The requests with the party that they count for, where that is not their tenant."""
-    if not party or party == tenant:
+def counted_for(
+    requests: Sequence[GenerateRequest], caller: Caller, weight: float = 1.0
+) -> list[GenerateRequest]:
+    """The requests with the party and the key that they count for, and the weight of their tenant."""
+    party, key_id = "" if caller.party == caller.tenant else caller.party, caller.key_id
+    if not party and not key_id and weight == 1.0:
         return list(requests)
-    return [msgspec.structs.replace(request, party=party) for request in requests]
+    return [
+        msgspec.structs.replace(request, party=party, key_id=key_id, weight=weight) for request in requests
+    ]
 
 
 def in_session(

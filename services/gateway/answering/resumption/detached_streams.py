@@ -6,6 +6,7 @@ gateway that stops leaves its parked streams running, and clients find them at t
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 
 import structlog
@@ -14,6 +15,7 @@ from services.gateway.admission.quota import Quota
 from services.gateway.metrics import GatewayMetrics
 from shared.client import GenerationStream
 from shared.errors import RyzError
+from shared.messages import GenerateRequest
 
 log = structlog.get_logger(__name__)
 
@@ -32,6 +34,7 @@ class DetachedStreams:
         self._metrics = metrics
         self._spaces = spaces
         self._parked: dict[asyncio.Task[None], GenerationStream] = {}
+        self._ending: set[asyncio.Task[None]] = set()
         self._stopping = False
 
     def __len__(self) -> int:
@@ -69,6 +72,15 @@ class DetachedStreams:
             for stream in self._parked.values():
                 self._slots.free_units(stream.request.party_or_tenant)
 
+    def end_streams(self, is_meant: Callable[[GenerateRequest], bool]) -> int:
+        """Ends parked streams whose requests are meant, also at their leaders; returns how many."""
+        meant = [stream for stream in self._parked.values() if is_meant(stream.request)]
+        for stream in meant:
+            task = asyncio.create_task(stream.cancel("its key was revoked"))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        return len(meant)
+
     async def close(self) -> None:
         """Leaves all streams running."""
         self.stop_parking()
@@ -76,7 +88,7 @@ class DetachedStreams:
         for task, stream in tuple(self._parked.items()):
             self.leave_stream(stream)
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
 
     def _unpark(self, task: asyncio.Task[None]) -> None:
         party = self._parked.pop(task).request.party_or_tenant

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.errors.refusals import HttpRefusal
+from services.gateway.admission.identity.scopes import api_of, check_api
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.format import AnswerFormats
 from services.gateway.answering.resumption.event_ids import NOTHING_YET, EventId
 from services.gateway.answering.resumption.resume_token import read_token, request_id_of
 from shared.client.attach import Attachment, AttachTarget, attach
+from shared.messages import GenerateRequest
 from shared.messages.base import ID_PATTERN
 
 _REQUEST_ID = re.compile(ID_PATTERN)
@@ -94,14 +96,33 @@ class ResumedStreams:
                 timeout_s=wanted.timeout_s,
             )
         if found is None:
-            raise HttpRefusal(
-                404,
-                "stream_not_found",
-                f"no group has a stream {request_id[:64]!r}: it ended a while ago, was cancelled, "
-                "or never was; send the request again",
-            )
+            raise _not_found(request_id)
+        try:
+            await self._check_scopes(caller, found.request)
+        except HttpRefusal:
+            found.stream.leave()  # it goes on, and another key of the tenant can resume it
+            raise
         caller.request_id, caller.model = request_id, found.request.model
         return found
+
+    async def _check_scopes(self, caller: Caller, request: GenerateRequest) -> None:
+        """Raises an `HttpRefusal` if the caller's key is not for the API of a stream, or for its model."""
+        identity, token = caller.identity, read_token(request.note)
+        assert identity is not None
+        form = self._formats.get(token.kind) if token is not None else None
+        if form is not None:
+            check_api(identity, api_of(form.path))
+        if not await self._context.usable_models.allows(identity, request.model):
+            raise _not_found(request.request_id)
+
+
+def _not_found(request_id: str) -> HttpRefusal:
+    return HttpRefusal(
+        404,
+        "stream_not_found",
+        f"no group has a stream {request_id[:64]!r}: it ended a while ago, was cancelled, or never was; "
+        "send the request again",
+    )
 
 
 def _check_kept(found: Attachment, last: EventId, *, needs_start: bool) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from services.gateway.admission.identity.identity import Identity
 from services.gateway.resources.batches.record import BatchRecord
 from services.gateway.resources.batches.service import BatchRequest, BatchService
 from services.gateway.resources.files.store import StoredFile
@@ -145,7 +146,7 @@ class BatchCalls:
             first = error.errors()[0]
             name = ".".join(map(str, first["loc"]))
             raise InvalidRequest(f"`{name}`: {first['msg']}", param=name) from error
-        record = await self._batches.create(tenant_of(message.subject, create.tenant), body)
+        record = await self._batches.create(Identity(tenant_of(message.subject, create.tenant)), body)
         return BatchesFound(batches=[batch_facts(record)])
 
     async def _query_batches(self, query: BatchQuery, message: Message) -> Wire:

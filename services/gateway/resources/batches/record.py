@@ -11,6 +11,8 @@ from typing import Any, Literal
 import msgspec
 from msgspec.structs import replace
 
+from shared.messages import Scopes
+
 State = Literal[
     "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
 ]
@@ -39,6 +41,8 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """A batch.
 
     Attributes:
+        key_id: The stored key that it was asked for with; empty: there was none.
+        scopes: What that one, or a token, may be used for; a key that is there has its own.
         endpoint: The route of all its requests.
         created_s: Times are in seconds since 1970; 0: not yet.
         expires_s: When its time is over.
@@ -53,6 +57,8 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
     batch_id: str
     tenant: str
+    key_id: str = ""
+    scopes: Scopes = Scopes()
     endpoint: str
     input_file_id: str
     completion_window: str

@@ -14,6 +14,9 @@ import msgspec
 import structlog
 
 from services.gateway.admission.caller import BackgroundCall
+from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
+from services.gateway.admission.errors.shapes import error_body
+from services.gateway.admission.identity.identities import Identities
 from services.gateway.answering.direct_calls import DirectCalls, WholeAnswer
 from services.gateway.resources.batches.group_loads import GroupLoads, free_room
 from services.gateway.resources.batches.input_lines import read_line
@@ -44,12 +47,14 @@ class LineCall:
 
     Args:
         direct: Runs calls.
+        identities: Find who asked for a batch, and what the requests of it may be used for.
         max_bytes: The longest result that the stream takes.
         timeout_s: Time limit of a request.
     """
 
-    def __init__(self, direct: DirectCalls, max_bytes: int, timeout_s: float) -> None:
+    def __init__(self, direct: DirectCalls, identities: Identities, max_bytes: int, timeout_s: float) -> None:
         self._direct = direct
+        self._identities = identities
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
 
@@ -104,8 +109,13 @@ class LineCall:
         self, record: BatchRecord, body: bytes, headers: dict[bytes, bytes], background: BackgroundCall
     ) -> WholeAnswer:
         """Runs the request once."""
-        form, tenant = self._direct.formats[record.endpoint], record.tenant
-        return await self._direct.run_whole(form, body, headers, tenant=tenant, background=background)
+        form = self._direct.formats[record.endpoint]
+        try:
+            identity = self._identities.of_key(record.key_id, record.tenant, record.scopes)
+        except (HttpRefusal, RyzError) as error:  # its key was revoked, or cannot be looked up now
+            answer = answer_for(error)
+            return WholeAnswer(answer.status, {}, error_body(answer, record.endpoint))
+        return await self._direct.run_whole(form, body, headers, identity=identity, background=background)
 
 
 @dataclass(frozen=True, slots=True)

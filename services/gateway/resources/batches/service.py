@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from services.gateway.admission.identity.identity import Identity
+from services.gateway.admission.identity.scopes import api_of, check_api
 from services.gateway.formats.fields.body_types import LenientBody, RequestBody
 from services.gateway.resources.batches.record import BatchRecord, cancelled, erased, new_batch_id, paused
 from services.gateway.resources.batches.streams import BatchParts
@@ -70,16 +72,22 @@ class BatchService:
     def __init__(self, parts: BatchParts) -> None:
         self.parts = parts
 
-    async def create(self, tenant: str, body: BatchRequest) -> BatchRecord:
+    async def create(self, identity: Identity, body: BatchRequest) -> BatchRecord:
         """Makes a batch, which begins in a moment.
 
+        Args:
+            identity: Who asks for it; its requests run with what this may be used for.
+            body: What is asked for.
+
         Raises:
+            HttpRefusal: The key is not for the API of its requests.
             FileNotFound: The tenant has no such file.
             InvalidRequest: The file is for something else.
             RateLimited: The tenant has as many batches, or requests in them, as it may have.
             NoJetStream: The broker cannot keep batches.
         """
-        parts = self.parts
+        parts, tenant = self.parts, identity.tenant
+        check_api(identity, api_of(body.endpoint))
         file = await parts.files.get(tenant, body.input_file_id)
         if file.purpose != "batch":
             raise InvalidRequest(
@@ -96,6 +104,8 @@ class BatchService:
         record = BatchRecord(
             batch_id=new_batch_id(),
             tenant=tenant,
+            key_id=identity.key_id,
+            scopes=identity.scopes,
             endpoint=body.endpoint,
             input_file_id=file.file_id,
             completion_window=body.completion_window,

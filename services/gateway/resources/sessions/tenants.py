@@ -9,6 +9,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
+
+from services.gateway.admission.identity.identity import Identity
+from services.gateway.admission.identity.scopes import check_scopes
 from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.intake.model_aliases import alias_named
@@ -29,10 +33,15 @@ PREFIX = "/v1/sessions"
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks: the tenant, and the party that the call counts for."""
+    """Who asks, and the party that the call counts for."""
 
-    tenant: str
+    identity: Identity
     party: str
+
+    @property
+    def tenant(self) -> str:
+        """The tenant."""
+        return self.identity.tenant
 
 
 class TenantSessions:
@@ -60,20 +69,26 @@ class TenantSessions:
         self._files = files
         self._root_key = root_key
 
-    def admit(self, headers: RawHeaders, client: Sequence[object] | None) -> Asker:
-        """Finds the tenant of a call, and checks whether it may make one now.
+    def admit(self, headers: RawHeaders, client: Sequence[object] | None, method: str) -> Asker:
+        """Finds who makes a call, and checks whether it may be made now.
+
+        Args:
+            headers: Of the call.
+            client: Address and port of the caller.
+            method: Of HTTP.
 
         Raises:
             RyzError: It may not.
-            HttpRefusal: Its key is not known.
+            HttpRefusal: Its key is not valid, or not for this call.
         """
         admission = self._context.admission
         admission.check_accepting()
-        tenant = admission.keyring.tenant_of(headers, PREFIX)
-        admission.rates.take_units(tenant, time.monotonic())
-        party = admission.parties.party_of(tenant, client)
+        identity = admission.identities.of_headers(headers, PREFIX, client)
+        check_scopes(identity, PREFIX, method)
+        admission.rates.take_units(identity.tenant, time.monotonic())
+        party = admission.parties.party_of(identity.tenant, client)
         admission.slots.check_units(party)
-        return Asker(tenant, party)
+        return Asker(identity, party)
 
     async def delete(self, asker: Asker, session_id: str) -> None:
         """Deletes a session in one place of the gateway; raises `SessionNotFound` if it is not there."""
@@ -85,9 +100,9 @@ class TenantSessions:
         finally:
             positions.free_units(asker.party)
 
-    async def create(self, tenant: str, body: NewSession) -> SessionObject:
+    async def create(self, asker: Asker, body: NewSession) -> SessionObject:
         """Creates a session; raises `Conflict` if it exists."""
-        model = await self._model_of(tenant, body)
+        tenant, model = asker.tenant, await self._model_of(asker.identity, body)
         messages, now_ms = messages_of(body.messages), now_in_ms()
         system = next((one.content for one in messages if one.role == "system"), "")
         first = next((one.content for one in messages if one.role == "user"), "")
@@ -103,10 +118,10 @@ class TenantSessions:
         summary = await self.admin.create(record, pinned_group=body.pinned_group or "")
         return session_object(summary, now_ms)
 
-    async def _model_of(self, tenant: str, body: NewSession) -> str:
-        asked = body.model
+    async def _model_of(self, identity: Identity, body: NewSession) -> str:
+        asked, tenant = body.model, identity.tenant
         name = asked if asked is None else await self._context.aliases.real_name(asked)
-        known = await self._known_models(tenant)
+        known = await self._known_of(identity)
         try:
             if name is not None and (base := await self._context.aliases.base_of(name)) != name:
                 chosen_model(base, known)
@@ -114,6 +129,19 @@ class TenantSessions:
             return chosen_model(name, known)
         except RyzError as error:
             raise alias_named(error, asked or "", name or "", tenant) from None
+
+    async def _known_of(self, identity: Identity) -> ModelList:
+        """The models on offer that a caller may use, its adapters' bases among them."""
+        known = await self._known_models(identity.tenant)
+        scope = self._context.usable_models.scope_of(identity)
+        if scope is None:
+            return known
+        return msgspec.structs.replace(
+            known,
+            models=[card for card in known.models if scope.allows(card.name, card.name)],
+            away=[name for name in known.away if scope.allows(name, name)],
+            offered=[state for state in known.offered if scope.allows(state.card.name, state.card.name)],
+        )
 
     async def export(self, tenant: str, session_id: str) -> tuple[str, bytes]:
         """The name of a session's file, and its bytes."""
@@ -128,12 +156,12 @@ class TenantSessions:
         return f"{name}.session.json", raw
 
     async def import_file(
-        self, tenant: str, raw: bytes, session_id: str | None, *, replace: bool
+        self, asker: Asker, raw: bytes, session_id: str | None, *, replace: bool
     ) -> SessionObject:
         """Creates a session from an exported file.
 
         Args:
-            tenant: Whose it becomes.
+            asker: Whose it becomes.
             raw: The file.
             session_id: Its id; None: that in the file.
             replace: Also over a session that is there.
@@ -141,10 +169,10 @@ class TenantSessions:
         Raises:
             RyzError: The file is cut or altered, its weights are not served, or the session exists.
         """
-        settings = self._context.settings
+        settings, tenant = self._context.settings, asker.tenant
         values = exported_file.max_values(settings.session_max_bytes, settings.constants.max_body_values)
         content = await self._files.run_queued(tenant, lambda: exported_file.read_session(raw, values))
-        card = exported_file.served_by(content, await self._known_models(tenant))
+        card = exported_file.served_by(content, await self._known_of(asker.identity))
         now_ms = now_in_ms()
         record = exported_file.imported_record(
             content, tenant, session_id or content.session_id, card, now_ms

@@ -7,6 +7,7 @@ with the same result.
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -50,6 +51,7 @@ class BackgroundRuns:
         self._runs: dict[tuple[str, str], KeptRun] = {}
         self._tasks: dict[asyncio.Task[None], tuple[KeptRun, GenerationStream]] = {}
         self._kept: deque[tuple[tuple[str, str], KeptRun]] = deque()  # that have ended, the oldest first
+        self._ending: set[asyncio.Task[None]] = set()
         self._stopping = False
         self._room = EventRoom(context.settings.constants.response_events_bytes)
 
@@ -119,6 +121,15 @@ class BackgroundRuns:
             cancel = Cancel(request_id=request_id, tenant=record.tenant, reason="its caller cancelled it")
             await self._context.client.bus.publish(subjects.CANCEL_ALL, encode(cancel))
 
+    def end_runs(self, is_meant: Callable[[GenerateRequest], bool]) -> int:
+        """Ends the responses here whose requests are meant; returns how many."""
+        meant = [stream for run, stream in self._tasks.values() if is_meant(run.call.request)]
+        for stream in meant:
+            task = asyncio.create_task(stream.cancel("its key was revoked"))
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+        return len(meant)
+
     async def watch(self) -> None:
         """Renews leases, and takes over responses whose gateways are gone, until it is cancelled."""
         while not self._stopping:
@@ -153,7 +164,7 @@ class BackgroundRuns:
             stream.leave()
             run.leave()
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, *self._ending, return_exceptions=True)
 
     async def _renew(self, run: KeptRun, stream: GenerationStream) -> None:
         if not await self._store.lease(run.call.request.tenant, run.call.response_id) and not run.over:

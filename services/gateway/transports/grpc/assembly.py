@@ -28,13 +28,13 @@ async def open_grpc(stack: AsyncExitStack, service: Service, needs: GrpcNeeds) -
     from services.gateway.transports.grpc.serving.parts import GrpcParts  # noqa: PLC0415 (20 MB that few need)
     from services.gateway.transports.grpc.serving.server import grpc_server  # noqa: PLC0415
 
-    calls = OpenCalls(context.admission.keyring, context.admission.parties, 2 * settings.max_concurrent)
+    calls = OpenCalls(context.admission.identities, context.admission.parties, 2 * settings.max_concurrent)
     parts = GrpcParts(needs, settings, GrpcMetrics(service.registry), version("ryzanstein"), calls)
 
     async def drain() -> None:
         parts.draining.set()
 
     service.on_drain(drain)
-    port = await stack.enter_async_context(grpc_server(parts, context.admission.keyring))
+    port = await stack.enter_async_context(grpc_server(parts, context.admission.identities))
     log.info("serving gRPC", host=settings.grpc_host or settings.http_host, port=port)
     return port

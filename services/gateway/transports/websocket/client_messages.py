@@ -36,7 +36,7 @@ Id = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 class Authenticate(msgspec.Struct, tag="auth", forbid_unknown_fields=True):
     """The first message of a client that gave no key when it connected."""
 
-    api_key: Annotated[str, msgspec.Meta(max_length=1024)]
+    api_key: Annotated[str, msgspec.Meta(max_length=8192)]  # a token may be long
 
 
 class Ask(msgspec.Struct, tag="request", forbid_unknown_fields=True):

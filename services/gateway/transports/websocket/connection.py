@@ -263,7 +263,7 @@ class RealtimeConnection:
             await asyncio.sleep(max(left_s, 0.05) if not self._runs else settings.constants.realtime_idle_s)
 
     async def _send_ready(self, caller: SocketOrigin) -> None:
-        await self._send(server_messages.ready(caller.tenant, self._limits.shown()))
+        await self._send(server_messages.ready(caller.identity.tenant, self._limits.shown()))
 
     async def _send_error(
         self, error: Exception, request_id: str = "", last_of: RequestRun | None = None

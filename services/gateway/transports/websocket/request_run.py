@@ -6,6 +6,7 @@ from typing import Protocol
 import msgspec
 
 from services.gateway.admission.errors.shapes import error_body
+from services.gateway.admission.identity.identity import Identity
 from services.gateway.admission.request_headers import SESSION_HEADERS
 from services.gateway.answering.direct_calls import DirectCall, DirectCalls
 from services.gateway.answering.events.source import DONE, EventBatch, EventSource
@@ -31,13 +32,13 @@ class SocketOrigin:
     """Where the requests of a WebSocket come from; each makes an `admission.caller.Caller` of its own.
 
     Attributes:
-        tenant: Whose it is.
+        identity: Who opened it; checked again for each request.
         headers: That go with each request, such as the context of a trace.
         client: Address and port.
         grace_s: How long streams go on after it is lost.
     """
 
-    tenant: str
+    identity: Identity
     headers: list[tuple[bytes, bytes]]
     client: tuple[str, int] | None
     grace_s: float
@@ -94,7 +95,7 @@ class RequestRun:
 
         headers, caller = dict(self._headers), self._caller
         running = self._direct.run(
-            form, body, headers, take, send, tenant=caller.tenant, client=caller.client
+            form, body, headers, take, send, identity=caller.identity, client=caller.client
         )
         del body
         call = await running
@@ -111,7 +112,7 @@ class RequestRun:
             headers,
             take,
             send,
-            tenant=caller.tenant,
+            identity=caller.identity,
             client=caller.client,
         )
         await self._end(call, [], send)
@@ -160,7 +161,7 @@ class RequestRun:
     async def end_stream(self) -> None:
         """Ends the generation, which may go on without its connection."""
         if self.stream_id:
-            await self._direct.end_stream(self.stream_id, tenant=self._caller.tenant)
+            await self._direct.end_stream(self.stream_id, identity=self._caller.identity)
 
 
 def _without_body(message: Ask) -> Ask:

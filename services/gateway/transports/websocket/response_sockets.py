@@ -17,6 +17,7 @@ from starlette.types import Message, Receive, Scope, Send
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.errors.refusals import ErrorAnswer, HttpRefusal, answer_for
 from services.gateway.admission.held_slots import HeldSlot, HeldSlots
+from services.gateway.admission.identity.identity import Identity
 from services.gateway.answering.call import Call
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCall, DirectCalls
@@ -119,8 +120,8 @@ class ResponseSockets:
         headers = dict(scope["headers"])
         try:
             context.admission.check_accepting()
-            tenant = context.admission.keyring.tenant_of(headers, PATH)
-            party = context.admission.parties.party_of(tenant, client)
+            identity = context.admission.identities.of_headers(headers, PATH, client)
+            party = context.admission.parties.party_of(identity.tenant, client)
             slot = self._slots.take(scope[CONNECTION], party)
         except (RyzError, HttpRefusal) as error:
             await refuse_socket(send, error, context.metrics, PATH)
@@ -128,7 +129,9 @@ class ResponseSockets:
         try:
             await receive()  # that the client connects
             await send({"type": "websocket.accept"})
-            who = SocketCaller(tenant, {name: headers[name] for name in _CARRIED if name in headers}, client)
+            who = SocketCaller(
+                identity, {name: headers[name] for name in _CARRIED if name in headers}, client
+            )
             form = SocketFormat(self._form, context.settings)
             await ResponseSocket(context, self._direct, form, who, slot=slot, send=send).serve(receive)
         finally:
@@ -141,11 +144,12 @@ class SocketCaller:
     """Who opened a connection.
 
     Attributes:
+        identity: Checked again for each message.
         headers: That go with each message.
         client: Address and port.
     """
 
-    tenant: str
+    identity: Identity
     headers: dict[bytes, bytes]
     client: Sequence[object] | None
 
@@ -237,7 +241,7 @@ class ResponseSocket:
             caller.headers,
             self._put_events,
             self._send_text,
-            tenant=caller.tenant,
+            identity=caller.identity,
             client=caller.client,
         )
         if call.error is None:

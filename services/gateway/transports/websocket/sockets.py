@@ -46,17 +46,18 @@ class RealtimeSockets:
         slot: HeldSlot | None = None
 
         def log_in(authorization: bytes) -> SocketOrigin:
-            tenant = context.admission.keyring.tenant(authorization)
+            identity = context.admission.identities.find(authorization, client)
             if slot is not None:
-                slot.move(context.admission.parties.party_of(tenant, client))
+                slot.move(context.admission.parties.party_of(identity.tenant, client))
             carried = [(name, value) for name, value in scope["headers"] if name in _TRACES]
             grace_s = min(context.settings.realtime_grace_s, context.settings.stream_max_grace_s)
-            return SocketOrigin(tenant, carried, client, grace_s)
+            return SocketOrigin(identity, carried, client, grace_s)
 
         try:
             context.admission.check_accepting()
             key = key_of(headers, offered)
-            if key or context.admission.keyring.is_open:
+            identities = context.admission.identities
+            if key or identities.is_open or not identities.is_known:
                 caller = log_in(key)
             slot = self._slots.take(scope[CONNECTION], self._party_of(caller, client))
         except (RyzError, HttpRefusal) as error:
@@ -88,4 +89,8 @@ class RealtimeSockets:
     def _party_of(self, caller: SocketOrigin | None, client: tuple[str, int] | None) -> str:
         """For whom a connection counts; one that brings no key yet counts for its address."""
         parties = self._context.admission.parties
-        return parties.address_party(client) if caller is None else parties.party_of(caller.tenant, client)
+        return (
+            parties.address_party(client)
+            if caller is None
+            else parties.party_of(caller.identity.tenant, client)
+        )

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Receive
 
-from services.gateway.admission.auth import Keyring, parse_keys
+from services.gateway.admission.auth import parse_keys
 from services.gateway.admission.bodies.reader import BodyReader, content_length
 from services.gateway.admission.disconnects import ClientDisconnected
 from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
@@ -19,6 +19,7 @@ from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minut
 from services.gateway.settings import GatewaySettings
 from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
 from tests.kits.constants import settings_with_constants
+from tests.kits.gateway.identities import identities
 
 
 def feed(parts: Iterable[bytes], *, then_gone: bool = False) -> Receive:
@@ -119,7 +120,10 @@ def test_no_tenant_has_more_than_its_share_and_all_together_no_more_than_there_i
 
 def bodies(limit: int = 1024, held: Quota | None = None, **settings: Any) -> BodyReader:
     chosen = settings_with_constants(GatewaySettings, {"max_body_bytes": limit} | settings)
-    return BodyReader(chosen, held or Quota(2**20, share=1.0), 0.5)
+    in_flight = Quota(
+        chosen.constants.max_bodies, share=0.5, what="bodies on their way", reason="gateway_bodies"
+    )
+    return BodyReader(chosen, held or Quota(2**20, share=1.0), in_flight)
 
 
 async def test_a_body_is_put_together_from_its_parts() -> None:
@@ -208,18 +212,18 @@ def test_tokens_are_estimated_first_and_charged_at_the_end() -> None:
 
 
 def test_keys_map_to_tenants_and_wrong_ones_are_401() -> None:
-    ring = Keyring(parse_keys("secret-1:acme, other:key1:umbrella"))
-    assert ring.tenant(b"Bearer secret-1") == "acme"
-    assert ring.tenant(b"bearer other:key1") == "umbrella"
+    ring = identities(parse_keys("secret-1:acme, other:key1:umbrella"))
+    assert ring.find(b"Bearer secret-1").tenant == "acme"
+    assert ring.find(b"bearer other:key1").tenant == "umbrella"
     for header, code in (
         (b"", "missing_api_key"),
         (b"Basic x", "missing_api_key"),
         (b"Bearer nope", "invalid_api_key"),
     ):
         with pytest.raises(HttpRefusal) as caught:
-            ring.tenant(header)
+            ring.find(header)
         assert (caught.value.status, caught.value.code) == (401, code)
-    assert Keyring({}).tenant(b"Bearer whatever") == "default"
+    assert identities({}).find(b"Bearer whatever").tenant == "default"
 
 
 @pytest.mark.parametrize(
@@ -234,12 +238,13 @@ def test_keys_map_to_tenants_and_wrong_ones_are_401() -> None:
     ],
 )
 def test_routes_of_anthropics_clients_take_their_header_for_a_key(path: str, tenant: str) -> None:
-    ring = Keyring(parse_keys("secret-1:acme,secret-2:umbrella"))
-    assert ring.tenant_of({b"x-api-key": b"secret-1", b"authorization": b"Bearer secret-2"}, path) == tenant
-    assert ring.tenant_of({b"authorization": b"Bearer secret-2"}, path) == "umbrella"
+    ring = identities(parse_keys("secret-1:acme,secret-2:umbrella"))
+    both = {b"x-api-key": b"secret-1", b"authorization": b"Bearer secret-2"}
+    assert ring.of_headers(both, path).tenant == tenant
+    assert ring.of_headers({b"authorization": b"Bearer secret-2"}, path).tenant == "umbrella"
     if tenant == "umbrella":
         with pytest.raises(HttpRefusal):
-            ring.tenant_of({b"x-api-key": b"secret-1"}, path)
+            ring.of_headers({b"x-api-key": b"secret-1"}, path)
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from services.gateway.admission.auth import Keyring, parse_admin_keys
+from services.gateway.admission.auth import parse_admin_keys
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.admission.operators import OPERATORS, Operators
 from services.gateway.settings import GatewaySettings
+from shared.errors import Unavailable
+from tests.kits.gateway.identities import Accounts
 
 PATH = "/v1/manage/models"
 LOCAL = ("127.0.0.1", 5000)
@@ -31,10 +33,14 @@ def caller(headers: dict[str, str] | None = None, client: tuple[str, int] | None
 
 
 def operators(
-    admin_keys: str = "", *, api_keys: dict[str, str] | None = None, proxies: str = ""
+    admin_keys: str = "",
+    *,
+    api_keys: dict[str, str] | None = None,
+    proxies: str = "",
+    accounts: Accounts | None = None,
 ) -> Operators:
     settings = GatewaySettings(http_trusted_proxies=proxies)
-    return Operators(parse_admin_keys(admin_keys), Keyring(api_keys or {}), settings)
+    return Operators(parse_admin_keys(admin_keys), (accounts or Accounts()).identities(api_keys), settings)
 
 
 def refused(found: Operators, who: Caller) -> tuple[int, str]:
@@ -111,3 +117,37 @@ def test_keys_in_a_file(tmp_path: Path) -> None:
         parse_admin_keys(f"@{file}")
     with pytest.raises(ValueError, match="cannot be read"):
         parse_admin_keys(f"@{tmp_path}/none")
+
+
+def bearer(text: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {text}"}
+
+
+def test_a_stored_admin_key_manages_from_anywhere() -> None:
+    accounts = Accounts()
+    admin, key = accounts.add_key("ops", admin=True), accounts.add_key("ada")
+    for admin_keys in ("", "adm-11111111"):
+        found = operators(admin_keys, accounts=accounts)
+        who = caller(bearer(admin.text), ("10.0.0.7", 1))
+        assert (found.tenant_of(who), who.key_id) == ("ops", admin.key_id)
+        with pytest.raises(HttpRefusal, match="use an admin key") as refusal:
+            found.tenant_of(caller(bearer(key.text)))
+        assert (refusal.value.status, refusal.value.code) == (403, "admin_key_required")
+    accounts.revoke(admin)
+    with pytest.raises(HttpRefusal, match="not known"):
+        operators(accounts=accounts).tenant_of(caller(bearer(admin.text)))
+
+
+def test_where_keys_are_required_a_caller_here_needs_an_admin_key() -> None:
+    accounts = Accounts()
+    found = operators(accounts=accounts)
+    assert found.tenant_of(caller()) == "default"
+    accounts.require_keys()
+    assert refused(found, caller()) == (401, "admin_key_required")
+    assert found.tenant_of(caller(bearer(accounts.add_key("ops", admin=True).text))) == "ops"
+
+
+def test_a_caller_here_waits_until_it_is_known_whether_keys_are_required() -> None:
+    accounts = Accounts(read_at=float("-inf"))
+    with pytest.raises(Unavailable, match="does not answer"):
+        operators(accounts=accounts).tenant_of(caller())

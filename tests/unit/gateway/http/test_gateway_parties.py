@@ -4,16 +4,17 @@ from typing import Any
 
 import pytest
 
-from services.gateway.admission.auth import Keyring, parse_keys
+from services.gateway.admission.auth import parse_keys
 from services.gateway.admission.parties import ADDRESS_SHARE, UNSHARED, Parties
 from services.gateway.settings import GatewaySettings
 from shared.errors import Overloaded, RateLimited
+from tests.kits.gateway.identities import Accounts, identities
 
 ONE, OTHER = ("192.0.2.1", 5), ("192.0.2.2", 5)
 
 
 def parties(keys: str = "", **settings: Any) -> Parties:
-    return Parties(Keyring(parse_keys(keys)), GatewaySettings.model_validate(settings))
+    return Parties(identities(parse_keys(keys)), GatewaySettings.model_validate(settings))
 
 
 def test_without_keys_an_address_is_a_party() -> None:
@@ -54,3 +55,34 @@ def test_a_refusal_names_the_address_and_the_setting_for_proxies() -> None:
     with pytest.raises(RateLimited, match=r"'address 192.0.2.1' has 14 .* 14 of its 16 \(RYZ_HTTP_TRUSTED"):
         quota.take_units(party)
     quota.take_units(found.party_of("default", OTHER), 2)
+
+
+def test_shares_follow_the_keys_while_the_gateway_runs() -> None:
+    accounts = Accounts()
+    found = Parties(accounts.identities(), GatewaySettings(tenant_share=0.25))
+    quota = found.quota(16, what="requests under way", reason="gateway_concurrency")
+    bodies = found.body_quota()
+
+    def shares(tenant: str) -> tuple[str, float, int, int]:
+        return found.party_of(tenant, ONE), found.share, quota.party_limit, bodies.party_limit
+
+    assert shares("default") == ("address 192.0.2.1", ADDRESS_SHARE, 14, 256)
+    key = accounts.add_key("ada")
+    assert shares("ada") == ("ada", 1.0, 16, 1024)
+    accounts.add_key("bob")
+    assert shares("ada") == ("ada", 0.25, 4, 256)
+    accounts.revoke(key)
+    assert shares("bob") == ("bob", 1.0, 16, 1024)
+
+
+def test_what_was_taken_for_an_address_is_given_back_for_it_after_keys_came() -> None:
+    accounts = Accounts()
+    found = Parties(accounts.identities(), GatewaySettings())
+    quota = found.quota(16, what="requests under way", reason="gateway_concurrency")
+    party = found.party_of("default", ONE)
+    quota.take_units(party, 14)
+    accounts.add_key("ada")
+    accounts.add_key("bob")
+    assert found.party_of("ada", ONE) == "ada"
+    quota.free_units(party, 14)
+    assert (quota.taken, quota.held_by(party)) == (0, 0)

@@ -41,7 +41,7 @@ async def test_a_router_and_a_ready_group_are_needed() -> None:
     broker = True
     found = await check.check()
     assert (found.reason, found.body["status"]) == ("no_router", "not ready")
-    assert found.body["checks"] == {"broker": True, "router": False, "group": False}
+    assert found.body["checks"] == {"broker": True, "router": False, "group": False, "accounts": True}
     routers.models, now = [], 1.0
     found = await check.check()
     assert (found.reason, found.body["checks"]["router"]) == ("no_group", True)
@@ -74,3 +74,15 @@ async def test_many_callers_cause_one_question() -> None:
     now = 2 * FRESH_S
     assert (await check.check()).reason == ""
     assert routers.asked == 2
+
+
+async def test_a_gateway_that_cannot_know_whether_keys_are_needed_is_not_ready() -> None:
+    service, routers, known = Service(GatewaySettings(), "gateway"), Routers(), False
+    service.ready()
+    routers.models = [DEMO]
+    check = ReadinessCheck(service, routers.ask, knows_keys=lambda: known)
+    found = await check.check()
+    assert (found.reason, found.body["checks"]["accounts"]) == ("accounts_away", False)
+    assert "KV state service" in found.body["message"]
+    known = True
+    assert (await check.check()).reason == ""

@@ -133,7 +133,8 @@ def failure_of_call(error: ErrorAnswer, headers: Mapping[bytes, bytes], *, begun
         begun: It came in the middle of the answer, whose headers were told before.
     """
     if begun:
-        return GrpcFailure(_status(error.code, 500), error.message, error.code, {})
+        status = error.status if error.status == 401 else 500  # the key was revoked meanwhile
+        return GrpcFailure(_status(error.code, status), error.message, error.code, {})
     return GrpcFailure(_status(error.code, error.status), error.message, error.code, headers)
 
 

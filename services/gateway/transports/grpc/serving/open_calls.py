@@ -11,9 +11,9 @@ from typing import Any
 
 from grpc_reflection.v1alpha.reflection import aio as reflection
 
-from services.gateway.admission.auth import Keyring
 from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.admission.held_slots import HeldSlot, HeldSlots
+from services.gateway.admission.identity.identities import Identities
 from services.gateway.admission.parties import Parties
 from services.gateway.transports.grpc.serving.call_failures import failure_of
 from services.gateway.transports.grpc.serving.call_metadata import headers_of, peer_address
@@ -50,13 +50,13 @@ class OpenCalls:
     """The places of all calls.
 
     Args:
-        keyring: Finds the tenant of a call.
+        identities: Find who makes a call.
         parties: Find for whom it counts.
         limit: How many calls may be open.
     """
 
-    def __init__(self, keyring: Keyring, parties: Parties, limit: int) -> None:
-        self._keyring = keyring
+    def __init__(self, identities: Identities, parties: Parties, limit: int) -> None:
+        self._identities = identities
         self._parties = parties
         quota = parties.quota(limit, what="open gRPC calls", reason="grpc_calls")
         self._slots = HeldSlots(quota, "grpc_gave_way")
@@ -84,8 +84,8 @@ class OpenCalls:
         client = peer_address(context.peer())
         given = headers_of(context.invocation_metadata() or (), single=False).get(b"authorization", b"")
         try:
-            return self._parties.party_of(self._keyring.tenant(given), client)
-        except HttpRefusal:  # a method that needs no key
+            return self._parties.party_of(self._identities.find(given).tenant, client)
+        except (HttpRefusal, RyzError):  # a method that needs no key
             return self._parties.address_party(client)
 
 

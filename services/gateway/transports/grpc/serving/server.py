@@ -8,7 +8,7 @@ from pathlib import Path
 
 import grpc
 
-from services.gateway.admission.auth import Keyring
+from services.gateway.admission.identity.identities import Identities
 from services.gateway.settings import GatewaySettings
 from services.gateway.transports.grpc.serving.key_check import KeyCheck
 from services.gateway.transports.grpc.serving.method_handlers import add_services, needs_key
@@ -23,19 +23,19 @@ _SPARE_BYTES = 64 * 1024  # of a message, beside what becomes the body
 
 
 @asynccontextmanager
-async def grpc_server(parts: GrpcParts, keyring: Keyring) -> AsyncIterator[int]:
+async def grpc_server(parts: GrpcParts, identities: Identities) -> AsyncIterator[int]:
     """Serves inside the block and yields the port; at its end calls have `STOP_S` to end.
 
     Args:
         parts: What all calls share.
-        keyring: Knows the API keys.
+        identities: Find who makes a call.
 
     Raises:
         Unavailable: The server cannot listen on the address.
     """
     settings = parts.settings
     server = grpc.aio.server(
-        interceptors=[] if keyring.is_open else [KeyCheck(keyring, parts.metrics, needs_key)],
+        interceptors=[KeyCheck(identities, parts.metrics, needs_key)],
         options=_options(settings),
         # `OpenCalls` bounds them before, so that idle ones give way
         maximum_concurrent_rpcs=2 * settings.max_concurrent + _SPARE_CALLS,

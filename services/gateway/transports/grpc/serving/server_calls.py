@@ -1,8 +1,10 @@
 """Answers the calls that tell about the server and its models."""
 
+from services.gateway.admission.identity.identity import Identity
+from services.gateway.admission.identity.scopes import check_scopes
 from services.gateway.served_models import ServedModel
 from services.gateway.transports.grpc.protocol import inference_pb2 as pb
-from services.gateway.transports.grpc.serving.call_metadata import headers_of
+from services.gateway.transports.grpc.serving.call_metadata import headers_of, peer_address
 from services.gateway.transports.grpc.serving.context import Context
 from services.gateway.transports.grpc.serving.parts import GrpcParts
 from services.gateway.transports.grpc.translation.inference_request import VERSION, check_version
@@ -42,9 +44,9 @@ class ServerCalls:
     async def model_ready(self, request: pb.ModelReadyRequest, context: Context) -> pb.ModelReadyResponse:
         """A group of that model can take requests."""
         check_version(request.name, request.version)
-        tenant = self._tenant_of(context)
+        identity = self._identity_of(context)
         try:
-            found = await self._parts.needs.models.find(request.name, tenant)
+            found = await self._parts.needs.models.find(request.name, identity)
         except RyzError as error:
             if error.data.get("reason") != "no_group" and error.code != "model_not_found":
                 raise
@@ -70,7 +72,7 @@ class ServerCalls:
         if request.name:
             await self._check_model(request.name, request.version, context)
         else:
-            hidden = await self._hidden_from(self._tenant_of(context))
+            hidden = await self._hidden_from(self._identity_of(context))
             found = [one for one in self._parts.counts.statistics("") if one.name not in hidden]
             return pb.ModelStatisticsResponse(model_stats=found)
         return pb.ModelStatisticsResponse(model_stats=self._parts.counts.statistics(request.name))
@@ -79,7 +81,7 @@ class ServerCalls:
         self, request: pb.RepositoryIndexRequest, context: Context
     ) -> pb.RepositoryIndexResponse:
         """The models that groups serve, which are ready, and those that hosts offer besides."""
-        served = await self._parts.needs.models.list_for(self._tenant_of(context))
+        served = await self._parts.needs.models.list_for(self._identity_of(context))
         return pb.RepositoryIndexResponse(models=[_index_entry(one) for one in served])
 
     async def is_ready(self) -> bool:
@@ -91,18 +93,21 @@ class ServerCalls:
     async def _check_model(self, name: str, version: str, context: Context) -> None:
         """Raises unless a group serves the model or a host offers it."""
         check_version(name, version)
-        await self._parts.needs.models.find(name, self._tenant_of(context))
+        await self._parts.needs.models.find(name, self._identity_of(context))
 
-    async def _hidden_from(self, tenant: str) -> set[str]:
-        """The models that the tenant may not use."""
+    async def _hidden_from(self, identity: Identity) -> set[str]:
+        """The models that the caller may not use."""
         models = self._parts.needs.models
-        seen = {one.card.name for one in await models.list_for(tenant)}
-        return {one.card.name for one in await models.list_for("")} - seen
+        seen = {one.card.name for one in await models.list_for(identity)}
+        return {one.card.name for one in await models.list_all()} - seen
 
-    def _tenant_of(self, context: Context) -> str:
-        """The tenant of the call's key; refuses one that is not known."""
+    def _identity_of(self, context: Context) -> Identity:
+        """Who makes the call; refuses a key that is not valid, or not for questions about models."""
         headers = headers_of(context.invocation_metadata() or (), single=False)
-        return self._parts.needs.context.admission.keyring.tenant_of(headers, _MODELS)
+        identities = self._parts.needs.context.admission.identities
+        identity = identities.of_headers(headers, _MODELS, peer_address(context.peer()))
+        check_scopes(identity, _MODELS, "GET")
+        return identity
 
 
 def _index_entry(model: ServedModel) -> pb.RepositoryIndexResponse.ModelIndex:

@@ -140,7 +140,7 @@ class SingleInference:
         """Deletes the session of a sequence that has ended."""
         sessions = self._parts.needs.sessions
         try:
-            await sessions.delete(sessions.admit(headers, peer_address(peer)), session_id)
+            await sessions.delete(sessions.admit(headers, peer_address(peer), "DELETE"), session_id)
         except SessionNotFound:
             pass
         except (RyzError, HttpRefusal) as error:

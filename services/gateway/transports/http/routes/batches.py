@@ -66,7 +66,8 @@ class NewBatchRoute:
         unknown = [*(body.model_extra or ()), *body.unknown_inside]
         exchange.caller.response_headers += self._ignored.tell(unknown, [], exchange.caller.request_id)
         try:
-            record = await self._service.create(exchange.caller.tenant, body)
+            assert exchange.caller.identity is not None
+            record = await self._service.create(exchange.caller.identity, body)
         except RyzError as error:
             if error.code == "file_not_found":
                 error.data["param"] = "input_file_id"

@@ -9,12 +9,15 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from prometheus_client import CollectorRegistry
 
-from services.gateway.admission.auth import Keyring
 from services.gateway.admission.errors.refusals import HttpRefusal
+from services.gateway.admission.identity.identities import Identities
+from services.gateway.admission.identity.identity import Identity
+from services.gateway.admission.identity.scopes import check_scopes
 from services.gateway.readiness import Readiness
 from services.gateway.served_models import ServedModels
 from services.gateway.settings import GatewaySettings
 from services.gateway.transports.http.model_objects import served_object
+from shared.errors import RyzError
 from shared.web.admin_endpoints import readiness_shown
 from shared.web.bearer_key import BearerKey
 from shared.web.metrics_page import MetricsPage
@@ -45,7 +48,7 @@ class ServiceInfo:
 
 def info_router(
     settings: GatewaySettings,
-    keyring: Keyring,
+    identities: Identities,
     models: ServedModels,
     info: ServiceInfo,
 ) -> APIRouter:
@@ -53,7 +56,7 @@ def info_router(
 
     Args:
         settings: Has the keys of probes and metrics.
-        keyring: Finds the tenant of a caller.
+        identities: Find who makes a call.
         models: The models on offer.
         info: The state of this process.
     """
@@ -61,8 +64,11 @@ def info_router(
     page = MetricsPage(info.registry, metrics_key)
     router = APIRouter()
 
-    def authorize(request: Request) -> str:
-        return keyring.tenant_of(dict(request.headers.raw), request.url.path)
+    def authorize(request: Request) -> Identity:
+        route = request.url.path
+        found = identities.of_headers(dict(request.headers.raw), route, request.scope.get("client"))
+        check_scopes(found, route, request.method)
+        return found
 
     @router.get("/v1/models")
     async def list_models(request: Request) -> Response:
@@ -74,7 +80,7 @@ def info_router(
         Adapters follow, with their base as `parent`.
         """
         is_probe = probe_key.matches(request.headers.get("authorization", ""))
-        served = await models.list_for("" if is_probe else authorize(request))
+        served = await (models.list_all() if is_probe else models.list_for(authorize(request)))
         pages = {
             "has_more": False,
             "first_id": served[0].card.name if served else None,
@@ -119,7 +125,7 @@ def info_router(
     async def index(request: Request) -> Response:
         """The name of the service and its links; with its version for callers who may use it."""
         body: dict[str, Any] = {"name": "ryzanstein", "links": _LINKS}
-        with suppress(HttpRefusal):
+        with suppress(HttpRefusal, RyzError):
             authorize(request)
             body["version"] = info.version
         return JSONResponse(body)

@@ -25,7 +25,13 @@ from services.gateway.resources.sessions.schema import (
     session_detail,
     session_object,
 )
-from services.gateway.resources.sessions.tenants import PREFIX, TenantSessions, check_session_id, now_in_ms
+from services.gateway.resources.sessions.tenants import (
+    PREFIX,
+    Asker,
+    TenantSessions,
+    check_session_id,
+    now_in_ms,
+)
 from services.gateway.settings import GatewaySettings
 from services.gateway.transports.http.openapi_document import body_documented_as
 from shared.errors import RequestTooLarge
@@ -90,8 +96,7 @@ class SessionRoutes:
 
         Sessions need not be created: a chat completion with a new id begins one too.
         """
-        tenant = self._tenant(request)
-        return await self._sessions.create(tenant, await self._body(request, NewSession))
+        return await self._sessions.create(_asker(request), await self._body(request, NewSession))
 
     async def show_session(
         self,
@@ -144,14 +149,14 @@ class SessionRoutes:
 
         A file that is cut or altered, or whose weights are not served here, changes nothing.
         """
-        tenant, raw = self._tenant(request), self._read(request)
-        return await self._sessions.import_file(tenant, raw, session_id, replace=replace)
+        raw = self._read(request)
+        return await self._sessions.import_file(_asker(request), raw, session_id, replace=replace)
 
     async def _hold_slot(self, request: Request) -> AsyncIterator[None]:
         """Checks the caller, reads the body, and holds a place until the answer is sent."""
         context, state = self._context, request.state
-        asker = self._sessions.admit(dict(request.headers.raw), request.scope.get("client"))
-        state.tenant, state.party = asker.tenant, asker.party
+        asker = self._sessions.admit(dict(request.headers.raw), request.scope.get("client"), request.method)
+        state.asker, state.party = asker, asker.party
         party = asker.party
         state.raw = await self._read_body(request, party) if request.method == "POST" else b""
         try:
@@ -164,8 +169,7 @@ class SessionRoutes:
             context.admission.held.free_units(party, len(state.raw))
 
     def _tenant(self, request: Request) -> str:
-        tenant: str = request.state.tenant
-        return tenant
+        return _asker(request).tenant
 
     async def _body(self, request: Request, kind: type[B]) -> B:
         raw, max_values = self._read(request) or b"{}", self._context.settings.constants.max_body_values
@@ -198,6 +202,11 @@ def body_limit(settings: GatewaySettings) -> BodyLimit:
     if num_bytes >= settings.max_body_bytes:
         return BodyLimit(settings.max_body_bytes)
     return BodyLimit(num_bytes, "four times RYZ_SESSION_MAX_BYTES", "session_size")
+
+
+def _asker(request: Request) -> Asker:
+    asker: Asker = request.state.asker
+    return asker
 
 
 def _session_id(raw: str) -> str:
