@@ -94,6 +94,12 @@ class RateLimited(RyzError):
     code = "rate_limited"
 
 
+class QuotaUsedUp(RyzError):
+    """The tenant or key has spent its money; `retry_after_s` says when it has new."""
+
+    code = "insufficient_quota"
+
+
 class Overloaded(RyzError):
     """Every queue is full; `retry_after_s`."""
 
@@ -164,6 +170,7 @@ FAMILY: dict[str, type[RyzError]] = {
         Conflict,
         RequestTooLarge,
         RateLimited,
+        QuotaUsedUp,
         Overloaded,
         Unavailable,
         GroupLost,
@@ -188,6 +195,8 @@ TABLE: dict[str, ErrorMapping] = {
     # clients and proxies would send it again after a 5xx, and two more engines would die
     "poison": ErrorMapping(422, "server_error", 9),
     "rate_limited": ErrorMapping(429, "rate_limit_error", 8),
+    # OpenAI's clients know a used-up budget by this code, under the same status
+    "insufficient_quota": ErrorMapping(429, "insufficient_quota", 8),
     "cancelled": ErrorMapping(499, "request_cancelled", 1),
     "internal": ErrorMapping(500, "server_error", 13),
     "overloaded": ErrorMapping(503, "server_error", 14),

@@ -13,6 +13,7 @@ import structlog
 from services.gateway.admission.admission import Admission
 from services.gateway.admission.bodies.reader import BodyReader
 from services.gateway.admission.identity.assembly import open_identities
+from services.gateway.admission.limits.assembly import call_limits
 from services.gateway.admission.operators import Operators
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
@@ -64,6 +65,8 @@ from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.telemetry.service_levels import ServiceLevels
 from shared.tls import check_server_files
+from shared.usage.ledger import UsageLedger
+from shared.usage.metrics import LedgerCollector
 from shared.web.http_server import http_server, passed_socket
 from shared.web.web_socket import web_socket_options
 
@@ -85,6 +88,18 @@ class OpenServers:
     http_port: int
     direct: DirectCalls
     grpc_port: int = 0
+
+
+async def start_client(service: Service, stack: AsyncExitStack, client: InferenceClient) -> None:
+    """Starts the client, which writes what it saw of generations that end without a last frame."""
+    ledger = UsageLedger(client.bus)
+    await ledger.start()
+    stack.push_async_callback(ledger.close)
+    service.spawn(ledger.send_forever(), "write usage")
+    service.registry.register(LedgerCollector("ryz_gateway_", ledger))
+    client.record_usage(ledger.put)
+    await client.start()
+    stack.push_async_callback(client.close)
 
 
 async def start(
@@ -111,11 +126,7 @@ async def start(
     measured = ClientCollector(service.registry)
     client = InferenceClient(bus, client_settings, stats=measured.stats, timelines=service.timelines)
     tokens = tokens_per_minute(settings.rate_limit_tpm)
-    client.report_usage(
-        lambda tenant, usage: tokens.charge(tenant, usage.prompt_tokens + usage.completion_tokens)
-    )
-    await client.start()
-    stack.push_async_callback(client.close)
+    await start_client(service, stack, client)
     metrics = GatewayMetrics(service.registry)
     identities, news = await open_identities(settings, keys, bus, stack, metrics)
     parties = Parties(identities, settings)
@@ -146,6 +157,7 @@ async def start(
             # also before it is ready, for connections that waited for it, and while the broker is away
             accepting=lambda: service.state in {"starting", "ready"},
             tokens=tokens,
+            limits=await call_limits(bus, identities.register, settings.instance_id, metrics, stack),
         ),
         bodies=BodyReader(settings, held, parties.body_quota()),
         metrics=metrics,
@@ -155,6 +167,7 @@ async def start(
         aliases=await _model_aliases(settings, bus, stack, measured.levels, model_names),
         accounts=identities.register,
     )
+    client.report_usage(context.admission.charge)
     secret = made_root_key(settings)
     files = FileThread()
     stack.callback(files.close)
@@ -171,7 +184,7 @@ async def start(
     stack.callback(claiming.cancel)
     jetstream = JetStream(bus)
     stack.push_async_callback(jetstream.stop)
-    batches = batch_service(settings, jetstream)
+    batches = batch_service(settings, jetstream, identities.register.limits)
     news.follow(RevokedKeys(context, (detached.end_streams, responses.background.end_runs)).on_change)
     served = ServedModels(context.known_models, context.aliases, context.usable_models)
     ready = ReadinessCheck(service, quick_models, knows_keys=lambda: identities.is_known)

@@ -77,6 +77,10 @@ class GatewayMetrics:
         self._failed_streams = counter(
             "ryz_gateway_failed_streams", "Streams that ended with an error event.", ["code"]
         )
+        self.limits_local = gauge(
+            "ryz_gateway_limits_local",
+            "1 while this gateway counts limits of tenants and keys alone, since their store is away.",
+        )
         self.request_bytes = counter("ryz_gateway_request_bytes", "Bytes of bodies read.")
         self.response_bytes = counter("ryz_gateway_response_bytes", "Bytes of bodies sent.")
         self.unknown_fields = counter(

@@ -27,6 +27,9 @@ from services.kvstate.domain.session_quota import ALONE_SHARE, SessionLives, Ses
 from services.kvstate.erasure.calls import ErasureCalls
 from services.kvstate.leases.calls import LeaseCalls
 from services.kvstate.leases.redis_leases import RedisLeaseStore
+from services.kvstate.limits.calls import LimitCalls
+from services.kvstate.limits.redis_limits import RedisLimitStore
+from services.kvstate.limits.used import NothingUsed
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.metrics import MeasuredRedis, RedisCollector, RedisMemory
@@ -52,6 +55,7 @@ RESPONSE_CONNECTIONS = 16
 LEASE_CONNECTIONS = 2
 ADAPTER_CONNECTIONS = 4
 STREAM_CALL_S = 2.0  # a call that went out when the broker was lost has no answer; others wait for it
+LIMIT_CONNECTIONS = 4
 MISCONFIGURED = 2  # exit code of a service whose start makes no sense before a person has mended something
 
 
@@ -145,6 +149,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             *account_calls(bus, stack).calls(),
             *BlockCalls(tier, counted).calls(),
             *ErasureCalls(sessions, store, kept_responses, tier).calls(),
+            *limit_calls(settings, circuit, stack).calls(),
         ]
     )
     await service.answer_operators(bus)
@@ -211,6 +216,13 @@ def make_response_store(settings: KVStateSettings, circuit: Circuit) -> RedisRes
 def make_lease_store(settings: KVStateSettings, circuit: Circuit) -> RedisLeaseStore:
     """The store of leases, in the Redis of sessions."""
     return RedisLeaseStore(shared_link(settings, circuit, LEASE_CONNECTIONS))
+
+
+def limit_calls(settings: KVStateSettings, circuit: Circuit, stack: AsyncExitStack) -> LimitCalls:
+    """The call about limits, which are counted in the Redis of sessions."""
+    store = RedisLimitStore(shared_link(settings, circuit, LIMIT_CONNECTIONS))
+    stack.push_async_callback(store.close)
+    return LimitCalls(store, NothingUsed())
 
 
 def shared_link(settings: KVStateSettings, circuit: Circuit, max_connections: int) -> RedisLink:

@@ -27,6 +27,7 @@ from services.router.status import describe
 from services.router.subscriptions import RouterSubscriptions
 from services.router.watch import FleetWatch
 from shared.client.calls.accounts_sync import AccountsSync
+from shared.client.calls.limit_leases import kept_leases
 from shared.client.calls.register_sync import RegisterSync
 from shared.host.cpu_pressure import CpuPressure
 from shared.lifecycle import Service, run_service
@@ -58,7 +59,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         service.timelines,
     )
     losses, sessions = LossReports(context), SessionEvents(context)
-    requests = RouterSubscriptions(context, Dispatcher(context), losses, outside)
+    leases = await kept_leases(bus, state.accounts, settings.instance_id, stack)
+    requests = RouterSubscriptions(context, Dispatcher(context), losses, outside, leases)
     watch, presence = FleetWatch(context, losses), RouterPresence(context)
     reports, lease = HostReports(context), ControllerLease(context)
     controller = ModelController(context, lease, presence)

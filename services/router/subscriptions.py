@@ -24,6 +24,7 @@ from shared import subjects
 from shared.bus import Bus, Handler, Message, Subscription
 from shared.bus.endpoint import Endpoint, call
 from shared.bus.subject import can_answer
+from shared.client.calls.limit_leases import LimitLeases
 from shared.errors import InvalidRequest, RyzError, SessionNotFound
 from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList, SessionFound, SessionGet
 from shared.messages.adapters import listed
@@ -62,11 +63,16 @@ class RouterSubscriptions:
     """The subscriptions around a `Dispatcher`."""
 
     def __init__(
-        self, context: RouterContext, dispatcher: Dispatcher, losses: LossReports, outside: Bus
+        self,
+        context: RouterContext,
+        dispatcher: Dispatcher,
+        losses: LossReports,
+        outside: Bus,
+        leases: LimitLeases,
     ) -> None:
         self._bus = context.bus
         self._outside = outside
-        self._gate = OutsideGate(context, dispatcher)
+        self._gate = OutsideGate(context, dispatcher, leases)
         self._dispatcher = dispatcher
         self._losses = losses
         self._fleet = context.fleet
@@ -164,7 +170,7 @@ class RouterSubscriptions:
         now = self._clock()
         incoming = await self._gate.admit(message, now)
         if incoming is not None:
-            await self._route(incoming, now)
+            await self._route(incoming, self._clock())
 
     async def _route(self, incoming: Incoming, now: float) -> None:
         if self._last_groups and incoming.session_id:

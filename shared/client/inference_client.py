@@ -92,7 +92,7 @@ class InferenceClient(ClientCalls):
         return len(self._streams.by_id)
 
     def report_usage(self, listener: UsageListener) -> None:
-        """Calls the listener with the tenant and the tokens of each generation; see `UsageReports`."""
+        """Calls the listener with the owner and the tokens of each generation; see `UsageReports`."""
         self._streams.usage.listener = listener
 
     async def start(self) -> None:

@@ -212,6 +212,13 @@ LISTED_ADAPTER = m.ListedAdapter(
     created_s=1_790_000_000,
 )  # fmt: skip
 
+LIMIT_POOL = m.LimitPool(
+    tenant="acme", key_id="abcdefghijkl", measure="tokens", window="day", limit=1_000_000,
+    time_zone="Europe/Oslo", began_ms=1_790_000_000_000, had=1200, seen=5000, ahead=300,
+)  # fmt: skip
+LIMIT_TAKE = m.LimitTake(count=2, pools=[0], units=[500])
+LIMIT_LEASE = m.LimitLease(granted=1300, left=7, began_ms=1_790_000_000_000, ends_ms=1_790_086_400_000)
+
 EXAMPLES: list[m.Wire] = [
     TOP,
     LOGPROB,
@@ -425,6 +432,11 @@ EXAMPLES: list[m.Wire] = [
     ),
     RECORDED_MESSAGE,
     RECORDED_RANK,
+    LIMIT_POOL,
+    LIMIT_TAKE,
+    LIMIT_LEASE,
+    m.LeaseLimits(holder="gateway-1-x", number=3, pools=[LIMIT_POOL], takes=[LIMIT_TAKE]),
+    m.LeasedLimits(leases=[LIMIT_LEASE], now_ms=1_790_000_001_000, holders=3),
     m.ErrorReply(error="session_not_found", message="no session s1", data={"param": "session_id"}),
 ]  # fmt: skip
 

@@ -6,15 +6,18 @@ from collections import Counter
 from services.kvstate.domain.session_merge import SessionEntry, Verdict
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas, size_of
 from services.kvstate.sessions.store import PinOutcome, SessionStore
+from shared.messages import Limits
 from tests.kits.kvstate.session_store import (
     MakeStore,
     entry,
     made_id,
     make_store,
     now_ms,
+    open_store,
     put,
     tenant,
 )
+from tests.kits.servers import GuardedRedis
 
 __all__ = ["make_store", "tenant"]
 OVER, STORE = Verdict.OVER_QUOTA, Verdict.STORE
@@ -37,6 +40,20 @@ async def test_a_new_session_over_the_count_is_refused(make_store: MakeStore, te
     assert await listed(store, tenant) == {"s0", "s1", "s2"}
     assert await store.delete_session(tenant, "s0")
     assert (await store.put_records([entry(tenant, "s3"), entry(tenant, "s4")])).verdicts == [STORE, OVER]
+
+
+async def test_a_tenants_own_limit_comes_before_that_of_the_settings(
+    guarded_redis: GuardedRedis, tenant: str
+) -> None:
+    own = {tenant: Limits(sessions=2), tenant + "y": Limits()}
+    store = open_store(
+        guarded_redis.url("kvstate"), quotas=SessionQuotas(session_max_per_tenant=3), limits_of=own.get
+    )
+    names = [tenant, tenant + "x", tenant + "y"]
+    mixed = [entry(name, f"s{number}") for number in range(4) for name in names]
+    done = await store.put_records(mixed)
+    assert done.verdicts == [STORE] * 6 + [OVER, STORE, STORE] + [OVER] * 3, "in the order of the entries"
+    await store.close()
 
 
 async def test_bytes_are_counted_over_overwrites_and_deletions(make_store: MakeStore, tenant: str) -> None:

@@ -110,6 +110,9 @@ SUBJECTS = [
         "agents of hosts",
     ),
     SubjectRow(f"`{subjects.LEASE}`", "LeaseClaim, answered by LeaseHeld", "routers", KVSTATE),
+    SubjectRow(
+        f"`{subjects.LEASE_LIMITS}`", "LeaseLimits, answered by LeasedLimits", "gateways, routers", KVSTATE
+    ),
     *(
         SubjectRow(
             f"`{subject}`",

@@ -4,7 +4,7 @@ All transports use this one object. What a caller holds is noted in `Caller`, an
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass, field
 
@@ -13,10 +13,13 @@ from services.gateway.admission.caller import Caller
 from services.gateway.admission.identity.identities import Identities
 from services.gateway.admission.identity.identity import Identity
 from services.gateway.admission.identity.scopes import check_scopes
+from services.gateway.admission.limits.call_limits import CallLimits, has_own
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
+from shared.client.generation.usage_reports import UsageOwner
 from shared.errors import Unavailable
+from shared.messages import Usage
 
 BYTES_PER_TOKEN = 4  # of a body, for the estimate of a prompt
 
@@ -34,6 +37,7 @@ class Admission:
         accepting: Whether calls are welcome.
         tokens: Limits the tokens of tenants.
         large: Turns of large bodies.
+        limits: Of tenants and keys that have some of their own, over all gateways.
     """
 
     identities: Identities
@@ -42,6 +46,7 @@ class Admission:
     slots: Quota
     held: Quota
     accepting: Callable[[], bool]
+    limits: CallLimits
     tokens: RateLimiter = field(default_factory=lambda: tokens_per_minute(0))
     large: LargeBodies = field(default_factory=LargeBodies)
 
@@ -70,7 +75,8 @@ class Admission:
         caller.tenant = identity.tenant
         check_scopes(identity, caller.route, caller.method)
         caller.party = self.parties.party_of(caller.tenant, caller.client)
-        if caller.background is not None:
+        limits = self.limits.enter(caller)
+        if caller.background is not None or has_own(limits, "requests"):
             return
         try:
             self.rates.take_units(caller.tenant, now_s)
@@ -89,24 +95,32 @@ class Admission:
         self.slots.take_units(caller.party, count)
         caller.slots += count
 
-    def take_body(self, caller: Caller, size: int) -> None:
-        """Takes what a call with a body needs: the estimated tokens of its prompt, and one place.
+    def take_body(self, caller: Caller, size: int) -> Awaitable[None] | None:
+        """Takes what a call with a body needs: units of its limits, and one place.
 
         Args:
             caller: Its bytes are held already.
-            size: Bytes of the body.
+            size: Bytes of the body, for an estimate of its tokens.
+
+        Returns:
+            None if that is done; else what is to be awaited, which raises the same errors.
 
         Raises:
-            RateLimited: The tenant is over its tokens, or the party has its share of the places.
+            RateLimited: The tenant or key is over a limit, or the party has its share of the places.
+            QuotaUsedUp: It has spent its money.
+            Unavailable: Its limits cannot be counted now.
             Overloaded: All places are taken.
         """
-        now_s = time.monotonic()
-        try:
-            caller.estimate = self.tokens.take_estimate(caller.tenant, now_s, size // BYTES_PER_TOKEN)
-        finally:
-            caller.response_headers += self.tokens.headers(caller.tenant, now_s)
         self.take_slots(caller, 1)
         caller.timeline.mark("read", {"bytes": size})
+        tokens = size // BYTES_PER_TOKEN
+        if not has_own(caller.limits, "tokens"):
+            now_s = time.monotonic()
+            try:
+                caller.estimate = self.tokens.take_estimate(caller.tenant, now_s, tokens)
+            finally:
+                caller.response_headers += self.tokens.headers(caller.tenant, now_s)
+        return self.limits.take_call(caller, tokens)
 
     def body_slot(self, caller: Caller, raw: bytes) -> AbstractAsyncContextManager[None]:
         """The turn to parse a body without awaiting anything; a small one needs to wait for none."""
@@ -118,3 +132,9 @@ class Admission:
         self.held.free_units(caller.party, caller.held)
         # what its generations used is charged when their last frames come
         self.tokens.charge(caller.tenant, -caller.estimate)
+        self.limits.release(caller)
+
+    def charge(self, owner: UsageOwner, usage: Usage) -> None:
+        """Counts what a generation used, when it has ended."""
+        if not self.limits.charge(owner, usage):
+            self.tokens.charge(owner.tenant, usage.prompt_tokens + usage.completion_tokens)

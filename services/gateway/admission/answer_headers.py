@@ -4,6 +4,11 @@
 """
 
 REPLAYED = (b"idempotent-replayed", b"true")
+RATE_HEADERS = tuple(
+    f"x-ratelimit-{what}-{unit}".encode()
+    for unit in ("requests", "tokens")
+    for what in ("limit", "remaining", "reset")
+)
 SHOWN_HEADERS = (
     b"x-request-id",
     b"x-session-id",
@@ -13,6 +18,8 @@ SHOWN_HEADERS = (
     b"x-ryz-ignored",
     REPLAYED[0],
     b"retry-after",
+    *RATE_HEADERS,
+    b"x-ryz-limits",
 )
 READABLE_HEADERS = sorted(
     {
@@ -20,11 +27,6 @@ READABLE_HEADERS = sorted(
         "content-disposition",
         "openai-processing-ms",
         "request-id",
-        *(
-            f"x-ratelimit-{what}-{unit}"
-            for what in ("limit", "remaining", "reset")
-            for unit in ("requests", "tokens")
-        ),
         "x-ryz-kv",
         "x-ryz-reason",
         "x-ryz-route",

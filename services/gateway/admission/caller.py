@@ -12,6 +12,8 @@ from services.gateway.admission.identity.identity import Identity
 from services.gateway.admission.identity.model_scope import ModelScope
 from services.gateway.admission.request_headers import RawHeaders, request_ids
 from shared.identity import new_request_id
+from shared.limits.book import NO_LIMITS, Party
+from shared.limits.lease import Lease
 from shared.telemetry.spans.request_trace import RequestTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
@@ -77,7 +79,10 @@ class Caller:
         background: How the call runs if it waits for room; None: it does not.
         method: Of HTTP.
         tenant: Whose call it is; empty before it was admitted.
+        key_id: The id of its stored key; empty: it has none.
         party: For whom it counts; see `parties.py`.
+        limits: Those that it counts for.
+        claim: What it holds of them, to be given back at its end: a limit, units, and of which window.
         model: The model that it asks for; empty: that was not read yet.
         models: Those that it may use; None: all, or that is not known yet.
         asked_model: The name of it in the call, which may be an alias.
@@ -104,7 +109,10 @@ class Caller:
     background: BackgroundCall | None = None
     method: str = "POST"
     tenant: str = ""
+    key_id: str = ""
     party: str = ""
+    limits: Party = NO_LIMITS
+    claim: list[tuple[Lease, int, int]] = field(default_factory=list)
     model: str = ""
     models: ModelScope | None = None
     asked_model: str = ""

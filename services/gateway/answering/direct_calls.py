@@ -185,6 +185,7 @@ class DirectCalls:
 
         async def work(call: DirectCall) -> None:
             self._context.admission.admit(call.caller)
+            self._context.admission.limits.count_request(call.caller)
             last = parse_event_id(last_event_id)
             async with self._answering.resume_stream(stream_id, last, call.caller) as answer:
                 await take(answer, call)
@@ -200,6 +201,7 @@ class DirectCalls:
 
         async def work(call: DirectCall) -> None:
             self._context.admission.admit(call.caller)
+            self._context.admission.limits.count_request(call.caller)
             await self._answering.end_stream(stream_id, call.caller)
 
         carrier = DirectCarrier()
@@ -214,7 +216,8 @@ class DirectCalls:
         context.bodies.hold_arrived(raw, caller.party)
         caller.held += len(raw)
         context.metrics.request_bytes.inc(len(raw))
-        admission.take_body(caller, len(raw))
+        if (pending := admission.take_body(caller, len(raw))) is not None:
+            await pending
         call = await self._answering.read_call(raw, caller, form)
         del raw
         return await self._answering.run_call(call, caller)

@@ -27,6 +27,7 @@ from services.kvstate.domain.block_eviction import (
     kv_memory,
     limit_bytes,
 )
+from services.kvstate.domain.session_quota import LimitsOf, no_own_limits
 from services.kvstate.redis.store_errors import StoreFull
 from services.kvstate.sessions.store import SessionFate
 from shared.errors import Unavailable
@@ -60,6 +61,7 @@ class BlockTier:
     Args:
         on_evicted: Called with the reason and the number of blocks deleted.
         fates: Asks the session store about sessions.
+        limits_of: Of tenants that have some of their own.
 
     Attributes:
         totals: The totals that were read last.
@@ -72,6 +74,7 @@ class BlockTier:
         limits: TierLimits,
         on_evicted: Callable[[str, int], None],
         fates: AskFates,
+        limits_of: LimitsOf = no_own_limits,
     ) -> None:
         self.totals = BlockTotals(BlockUsage(), {})
         self.full = False
@@ -79,6 +82,7 @@ class BlockTier:
         self._limits = limits
         self._on_evicted = on_evicted
         self._fates = fates
+        self._limits_of = limits_of
 
     @property
     def marks(self) -> WaterMarks:
@@ -241,12 +245,11 @@ class BlockTier:
                 await self._drop(commit, index, range(fits, len(commit.names[index])), "session_quota")
 
     async def _fit_tenants(self, commit: BlockCommit, registered: Sequence[RegisteredBlocks]) -> None:
-        quota = self._limits.kv_tenant_bytes
-        if not quota:
-            return
         tenants = {entry.tenant: result for entry, result in zip(commit.entries, registered, strict=True)}
         for tenant, result in tenants.items():
-            if result.tenant_bytes <= quota:
+            own = self._limits_of(tenant)
+            quota = (own.kv_bytes if own is not None else 0) or self._limits.kv_tenant_bytes
+            if not quota or result.tenant_bytes <= quota:
                 continue
             used = (await self.refresh_totals()).accounts.get(tenant, BlockUsage()).num_bytes
             if used <= quota:

@@ -29,6 +29,9 @@ RESPONSE_SIZES_PREFIX = f"{PREFIX}:response-sizes:"  # hash, id -> bytes; empty 
 RESPONSE_ENDS_PREFIX = f"{PREFIX}:response-ends:"  # sorted set of ids by when they expire, in milliseconds
 RESPONSES_RUNNING = f"{PREFIX}:responses-running"  # sorted set of `member`s that run, by the end of the lease
 
+LIMIT_PREFIX = f"{PREFIX}:limit:"  # hash of each limit and window, see `limits/lua`; expires with its window
+LIMIT_HOLDERS = f"{PREFIX}:limit-holders"  # sorted set of processes that lease, by their last call
+
 SHORT_CHARS = 20  # of `short`
 
 # What is known of KV blocks. Several kinds of fact in a few keys, so that one command reads many blocks.

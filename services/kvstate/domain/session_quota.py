@@ -5,6 +5,7 @@ short time only, and at its quota a tenant loses its oldest spare sessions befor
 Sessions that a caller named, created, imported, pinned or continued stay until they expire.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -12,6 +13,7 @@ from annotated_types import Interval
 
 from services.kvstate.domain.block_eviction import SESSION_SHARE
 from services.kvstate.domain.session_merge import SessionEntry
+from shared.messages import Limits
 from shared.session_limits import PinLimit
 from shared.setting_types import AnyBytes, SecondToTenYears
 
@@ -22,6 +24,14 @@ ID_COPIES = 5
 MAX_TOMBSTONES = 10_000  # of a tenant, some 300 bytes each
 NO_LIMIT_BYTES = 2**30  # of a tenant where Redis has no `maxmemory`
 NEARLY = 0.9
+LimitsOf = Callable[[str], Limits | None]  # of a tenant by its name; a limit of 0 is none
+
+
+def no_own_limits(_: str) -> Limits | None:
+    """For a service that knows of no tenants with limits of their own."""
+    return None
+
+
 ALONE_SHARE = 0.4  # of `maxmemory` for a tenant, in a Redis that has sessions and no KV
 
 

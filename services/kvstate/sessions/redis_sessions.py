@@ -3,7 +3,7 @@
 The merge rule and the names are the domain's; `redis/link.py` has connections, time limits and the circuit.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import structlog
@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
-from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
+from services.kvstate.domain.session_quota import LimitsOf, SessionLives, SessionQuotas, no_own_limits
 from services.kvstate.redis.link import RedisLink, ScriptCall
 from services.kvstate.redis.store_errors import StoreUnwritable
 from services.kvstate.sessions import scripts
@@ -41,6 +41,8 @@ class RedisSessionStore:
     Args:
         lives: How long records live.
         tombstone_s: How long deletions are remembered.
+        quotas: Of tenants without limits of their own.
+        limits_of: Of tenants that have some.
 
     Attributes:
         last: The last `tally`.
@@ -54,6 +56,7 @@ class RedisSessionStore:
         lives: SessionLives,
         tombstone_s: float,
         quotas: SessionQuotas = _NO_QUOTAS,
+        limits_of: LimitsOf = no_own_limits,
     ) -> None:
         self.last = SessionTally()
         self.writable = True
@@ -64,6 +67,7 @@ class RedisSessionStore:
         )
         self._tombstone_ms = int(tombstone_s * 1000)
         self._quotas = quotas
+        self._limits_of = limits_of
         self._max_bytes = quotas.bytes_for(0)  # of a tenant, by the last `tally`
 
     @property
@@ -78,11 +82,11 @@ class RedisSessionStore:
 
     async def put_records(self, entries: Sequence[SessionEntry]) -> PutOutcome:
         """See `SessionStore.put_records`."""
-        limits = [self._ttl_ms, self._quotas.session_max_per_tenant, self._max_bytes]
         calls: list[ScriptCall] = []
-        for first in range(0, len(entries), scripts.MAX_ITEMS):
-            values: list[Any] = [*limits, self._tombstone_ms // 2, self._spare_ttl_ms]
-            for entry in entries[first : first + scripts.MAX_ITEMS]:
+        for max_sessions, few in self._by_limit(entries):
+            values: list[Any] = [self._ttl_ms, max_sessions, self._max_bytes]
+            values += (self._tombstone_ms // 2, self._spare_ttl_ms)
+            for entry in few:
                 values += (entry.tenant, entry.session_id, entry.version, entry.record, entry.summary)
                 values += (entry.score_ms, entry.created_ms, entry.updated_ms, int(entry.spare))
                 values += (entry.last_request, f" {' '.join(entry.lineage)} ")
@@ -90,6 +94,19 @@ class RedisSessionStore:
         answers = await self._write(scripts.PUT, calls) if calls else []
         verdicts = [_VERDICTS[verdict] for answer in answers for verdict in answer[1:]]
         return PutOutcome(verdicts, sum(answer[0] for answer in answers))
+
+    def _by_limit(self, entries: Sequence[SessionEntry]) -> Iterator[tuple[int, Sequence[SessionEntry]]]:
+        """Parts of the entries in their order: as many as a call takes, of tenants with the same limit."""
+        begins, limit = 0, 0
+        for at, entry in enumerate(entries):
+            own = self._limits_of(entry.tenant)
+            its = (own.sessions if own is not None else 0) or self._quotas.session_max_per_tenant
+            if at > begins and (its != limit or at - begins == scripts.MAX_ITEMS):
+                yield limit, entries[begins:at]
+                begins = at
+            limit = its
+        if entries:
+            yield limit, entries[begins:]
 
     async def list_page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
         """See `SessionStore.list_page`."""

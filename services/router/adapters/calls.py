@@ -14,7 +14,14 @@ from shared import subjects
 from shared.bus import Message, NoResponders, RequestTimedOut, Subscription
 from shared.bus.endpoint import Endpoint, call
 from shared.client.calls.model_list import unknown_model
-from shared.errors import Conflict, DeadlineExceeded, InvalidRequest, ModelNotFound, Unavailable
+from shared.errors import (
+    Conflict,
+    DeadlineExceeded,
+    InvalidRequest,
+    ModelNotFound,
+    RateLimited,
+    Unavailable,
+)
 from shared.messages import (
     Adapter,
     AdapterDelete,
@@ -44,6 +51,7 @@ class AdapterCalls:
         self._fleet = context.fleet
         self._models = context.state.models
         self._adapters = context.state.adapters
+        self._accounts = context.state.accounts
         self._models_changed = context.models_changed
         self._metrics = context.metrics
         self._clock = context.clock
@@ -73,7 +81,7 @@ class AdapterCalls:
             ModelNotFound: There is no such base.
             InvalidRequest: The files cannot be used; a leader of the base says why.
             Conflict: The name is taken, by a model or by an adapter with other content.
-            RateLimited: The base has as many adapters as it may have.
+            RateLimited: The base or the tenant has as many adapters as it may have.
             Unavailable: No group of the base is ready, or the KV state service does not answer.
             DeadlineExceeded: A leader takes too long to read the files.
         """
@@ -83,6 +91,7 @@ class AdapterCalls:
                 f"a model is served under the name {base}:{asked.name}: give the adapter another one",
                 reason="model_exists",
             )
+        self._check_room(base, asked)
         found = await self._inspect(base, asked)
         adapter = Adapter(
             name=asked.name,
@@ -114,6 +123,21 @@ class AdapterCalls:
             raise ModelNotFound(f"model {base!r} has no adapter {asked.name!r}", param="name")
         log.info("adapter unloaded", model=base, adapter=asked.name, version=stored.version)
         return AdapterManaged(adapter=stored.adapter)
+
+    def _check_room(self, base: str, asked: LoadAdapterCall) -> None:
+        """Raises `RateLimited` if the tenant has as many adapters as it may have."""
+        own = self._accounts.limits(asked.tenant)
+        if own is None or not own.adapters:
+            return
+        others = sum(
+            one.tenant == asked.tenant and (one.base, one.name) != (base, asked.name)
+            for one in self._adapters.list_all()
+        )
+        if others >= own.adapters:
+            raise RateLimited(
+                f"tenant {asked.tenant!r} has {others} adapters and may have {own.adapters}: unload one",
+                reason="tenant_adapters",
+            )
 
     async def _inspect(self, base: str, asked: LoadAdapterCall) -> AdapterInspected:
         question, subject = InspectAdapter(model=base, source=asked.source), subjects.inspect_adapter(base)

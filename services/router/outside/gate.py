@@ -17,6 +17,7 @@ from services.router.dispatch import Dispatcher
 from services.router.incoming import Incoming, read, sender
 from shared.bus import Message
 from shared.bus.users import read_users
+from shared.client.calls.limit_leases import LimitLeases
 from shared.errors import InvalidRequest, Overloaded, RyzError
 from shared.flow.token_bucket import TokenBuckets
 from shared.subjects import caller_of
@@ -83,8 +84,9 @@ class UserLimitsFile:
 class OutsideGate:
     """Reads requests of users outside within their limits."""
 
-    def __init__(self, context: RouterContext, dispatcher: Dispatcher) -> None:
+    def __init__(self, context: RouterContext, dispatcher: Dispatcher, leases: LimitLeases) -> None:
         settings = context.settings
+        self._leases = leases
         default = UserLimits(settings.router_outside_rps, settings.router_outside_max_priority)
         self._limits = UserLimitsFile(settings.router_bus_users, default)
         self._rates = TokenBuckets(max_debt_s=MOST_DEBT_S)
@@ -119,7 +121,35 @@ class OutsideGate:
             return None
         if incoming.facts.slots > 1:
             self._rates.charge_units(user, limits.max_rps, now, incoming.facts.slots - 1, routers)
+        try:
+            await self._take_limits(incoming)
+        except RyzError as error:
+            reason = str(error.data.get("reason", error.code))
+            if self._may_answer(user, "tenant_limit", now):
+                await self._dispatcher.fail_request(sender(message, READ_OF_REFUSED), error, reason)
+            return None
         return incoming
+
+    async def _take_limits(self, incoming: Incoming) -> None:
+        """Takes what a new request needs of its tenant's limits, all of it or none.
+
+        Running requests are not counted: a router does not see their ends. Tokens and money are those of the
+        prompt, by its length; sums of usage correct the days and months.
+
+        Raises:
+            RyzError: A limit has too little left, or cannot be counted now.
+        """
+        if incoming.attempt > 0:
+            return
+        party = self._leases.party(incoming.asker.tenant, "")
+        needs = []
+        for lease in party.leases:
+            name = lease.pool.name
+            units = max(1, incoming.facts.prompt_tokens) if name.measure == "tokens" else 1
+            if name.measure != "running":
+                needs.append((lease, min(units, lease.pool.limit)))
+        if needs and (pending := self._leases.take(needs)) is not None:
+            await pending
 
     def _may_answer(self, user: str, reason: str, now: float) -> bool:
         """False if the user got enough refusals already: this one is only counted."""

@@ -7,34 +7,47 @@ before it was taken over was reported then. One whose group was lost has no last
 
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import NamedTuple
 
 from shared.client.generation.generation_stream import GenerationStream
 from shared.messages import AnyFrame, Done, Failed, Usage
 
 MAX_WAITING = 4096  # cancelled generations whose last frame has not come
-UsageListener = Callable[[str, Usage], None]
+
+
+class UsageOwner(NamedTuple):
+    """Whose generation it was, and of which model."""
+
+    tenant: str
+    key_id: str
+    model: str
+
+
+_NONE = UsageOwner("", "", "")
+UsageListener = Callable[[UsageOwner, Usage], None]
 
 
 class UsageReports:
     """The reports of one client.
 
     Attributes:
-        listener: Is called with the tenant and the token counts of a generation; None: no reports.
+        listener: Is called with the owner and the token counts of a generation; None: no reports.
     """
 
     def __init__(self) -> None:
         self.listener: UsageListener | None = None
-        self._waiting: OrderedDict[str, tuple[str, int]] = OrderedDict()  # request id: tenant, attempt
+        self._waiting: OrderedDict[str, tuple[UsageOwner, int]] = OrderedDict()  # request id: owner, attempt
 
     def end_stream(self, stream: GenerationStream) -> None:
         """A stream has ended, and its client forgets it."""
         if self.listener is None or not stream.request.has_prompt:
             return
-        tenant, state = stream.request.tenant, stream.state
+        request, state = stream.request, stream.state
+        owner = UsageOwner(request.tenant, request.key_id, request.model)
         if state.answer.last_usage is not None:
-            self.listener(tenant, state.answer.last_usage)
+            self.listener(owner, state.answer.last_usage)
         elif state.lifecycle.was_cancelled:
-            self._waiting[stream.request_id] = tenant, state.attempts.number
+            self._waiting[stream.request_id] = owner, state.attempts.number
             if len(self._waiting) > MAX_WAITING:
                 self._waiting.popitem(last=False)
 
@@ -46,7 +59,7 @@ class UsageReports:
         """A frame has come for a request that the client has no more."""
         if self.listener is None or not isinstance(frame, Done | Failed) or frame.usage is None:
             return
-        tenant, attempt = self._waiting.get(frame.request_id, ("", frame.attempt + 1))
+        owner, attempt = self._waiting.get(frame.request_id, (_NONE, frame.attempt + 1))
         if frame.attempt >= attempt:
             del self._waiting[frame.request_id]
-            self.listener(tenant, frame.usage)
+            self.listener(owner, frame.usage)

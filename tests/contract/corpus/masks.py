@@ -36,6 +36,7 @@ _TIMES = (
     "created", "created_at", "created_ms", "updated_ms", "exported_ms", "in_progress_at", "finalizing_at",
     "completed_at", "failed_at", "expires_at", "cancelling_at", "cancelled_at",
 )  # fmt: skip
+_IS = '(?:: |":")'  # a header, or a field of JSON
 MASKS = (
     _mask(
         "request",
@@ -67,9 +68,9 @@ MASKS = (
     _mask("digest", r'"sha256":"(?P<value>[0-9a-f]{64})"', "of a file that has times in it"),
     _mask("cursor", r'"next_cursor":"(?P<value>[^"]+)"', "has the time of the last session in it"),
     _mask("ms", r"^< openai-processing-ms: (?P<value>\d+)$", "how long the answer took"),
-    _mask("reset", r"^< x-ratelimit-reset-requests: (?P<value>[\d.]+)s$", "falls while the test runs"),
-    _mask("left", r"^< x-ratelimit-remaining-tokens: (?P<value>\d+)$", "rises while the test runs"),
-    _mask("token-reset", r"^< x-ratelimit-reset-tokens: (?P<value>[\d.]+)s$", "falls while the test runs"),
+    _mask("reset", rf"x-ratelimit-reset-requests{_IS}(?P<value>[\d.]+)s", "falls while the test runs"),
+    _mask("left", rf"x-ratelimit-remaining-tokens{_IS}(?P<value>\d+)", "rises while the test runs"),
+    _mask("token-reset", rf"x-ratelimit-reset-tokens{_IS}(?P<value>[\d.]+)s", "falls while the test runs"),
     _mask("wait", r"retry in (?P<value>\d{2,3}\.\d\d) s", "falls while the test runs"),
     _mask("retry", r"[Rr]etry-[Aa]fter: (?P<value>\d{2,4})$", "the same, rounded up"),
     _mask("pushback", r"grpc-retry-pushback-ms: (?P<value>\d{2,4}000)$", "the same in milliseconds"),

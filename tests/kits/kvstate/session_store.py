@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from services.kvstate.domain.session_merge import SessionEntry, make_entry
-from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
+from services.kvstate.domain.session_quota import LimitsOf, SessionLives, SessionQuotas, no_own_limits
 from services.kvstate.redis.link import RedisLink
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.store import SessionStore
@@ -45,6 +45,7 @@ def open_store(
     tombstone_s: float = 3600.0,
     quotas: SessionQuotas = DEFAULT_QUOTAS,
     max_connections: int = 16,
+    limits_of: LimitsOf = no_own_limits,
 ) -> RedisSessionStore:
     circuit = Circuit(store_limits())
     link = RedisLink(
@@ -55,7 +56,7 @@ def open_store(
         reason="session_store",
         circuit=circuit,
     )
-    return RedisSessionStore(link, lives=lives, tombstone_s=tombstone_s, quotas=quotas)
+    return RedisSessionStore(link, lives=lives, tombstone_s=tombstone_s, quotas=quotas, limits_of=limits_of)
 
 
 async def put(store: SessionStore, entries: list[SessionEntry]) -> list[bool]:

@@ -17,10 +17,11 @@ from services.kvstate.blocks.store import (
 )
 from services.kvstate.blocks.sweep import BlockSweeper, SweepRules
 from services.kvstate.blocks.tier import BlockTier, TierLimits
+from services.kvstate.domain.session_quota import LimitsOf, no_own_limits
 from services.kvstate.redis.store_errors import StoreFull
 from services.kvstate.sessions.store import SessionFate
 from shared.errors import Unavailable
-from shared.messages import BlocksCommitted, HeldBlocks
+from shared.messages import BlocksCommitted, HeldBlocks, Limits
 from tests.kits.kvstate.memory_blocks import MemoryBlockStore
 
 SIZE = 100
@@ -48,14 +49,18 @@ class FullStore(MemoryBlockStore):
 class Kit:
     """A tier and its sweeper on a store in memory, whose clock the test sets."""
 
-    def __init__(self, limits: TierLimits = TierLimits()) -> None:  # noqa: B008 (frozen)
+    def __init__(
+        self,
+        limits: TierLimits = TierLimits(),  # noqa: B008 (frozen)
+        limits_of: LimitsOf = no_own_limits,
+    ) -> None:
         self.now_s = 1000.0
         self.store = FullStore(clock=lambda: self.now_s)
         self.gone: Counter[str] = Counter()
         self.fates: dict[tuple[str, str], SessionFate] = {}
         self.after_asking: Callable[[], None] = lambda: None
         self.sessions_away = False
-        self.tier = BlockTier(self.store, limits, self.evicted, self.ask_fates)
+        self.tier = BlockTier(self.store, limits, self.evicted, self.ask_fates, limits_of)
         rules = SweepRules(
             owner="me", every_s=1.0, away_every_s=0.25, grace_s=60.0, orphan_s=900.0, recheck_s=5.0
         )
@@ -126,6 +131,14 @@ async def test_a_tenant_over_its_quota_loses_its_oldest_first() -> None:
     assert await kit.commit(("a", "t", new)) == BlocksCommitted(stored=4, evicted=2)
     assert (await kit.tier.find_blocks(old, 0)).blocks == 1
     assert kit.gone == {"tenant_quota": 2}
+
+
+async def test_a_tenants_own_limit_comes_before_that_of_the_settings() -> None:
+    own = {"a": Limits(kv_bytes=3 * SIZE), "b": Limits()}
+    kit = Kit(TierLimits(kv_tenant_bytes=5 * SIZE), own.get)
+    assert (await kit.commit(("a", "s", kit.chain(4)))).stored == 3
+    assert (await kit.commit(("b", "s", kit.chain(6)))).stored == 5
+    assert (await kit.commit(("c", "s", kit.chain(6)))).stored == 5
 
 
 async def test_a_tenant_whose_blocks_are_leased_gets_no_new_ones() -> None:

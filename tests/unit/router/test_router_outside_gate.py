@@ -20,10 +20,14 @@ from services.router.settings import RouterSettings
 from services.router.state import RouterState
 from services.router.subscriptions import RouterSubscriptions
 from shared.bus import Message
+from shared.client.calls.limit_leases import LimitLeases
 from shared.codec import decode
 from shared.flow.token_bucket import BURST_S
-from shared.messages import FrameBatch
+from shared.messages import FrameBatch, Limits, StoredAccount, TenantRecord
+from shared.subjects import caller_of
+from tests.kits.limits.services import LimitServices
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import until
 
 SUBJECT = "ryz.v1.tenant.t.u.generate.demo"
 
@@ -48,8 +52,9 @@ class World:
         )
         self.bus = bus
         self.outside = MemoryBus(bus.broker)
+        self.leases = LimitLeases(bus, self.context.state.accounts, "r")
         self.handlers = RouterSubscriptions(
-            self.context, Dispatcher(self.context), LossReports(self.context), self.outside
+            self.context, Dispatcher(self.context), LossReports(self.context), self.outside, self.leases
         )
 
     async def start(self) -> "World":
@@ -141,3 +146,21 @@ async def test_outsiders_are_read_on_their_own_connection(memory_bus: MemoryBus)
         await asyncio.sleep(0)
     assert (world.outside.stats.received, world.outside.stats.published) == (1, 0)
     await sender.close()
+
+
+async def test_requests_count_for_the_limits_of_their_tenant(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus).start()
+    services = LimitServices(MemoryBus(memory_bus.broker), lambda: 1_790_000_000.0)
+    await services.start()
+    tenant = caller_of(SUBJECT)
+    assert tenant is not None
+    record = TenantRecord(tenant=tenant.tenant, limits=Limits(requests_per_minute=3))
+    world.context.state.accounts.replace_all([StoredAccount(record=record, revision=1)], 1)
+    keeping = asyncio.create_task(world.leases.keep())
+    await world.ask(5, packed(reply_to="_INBOX.u.f"))
+    await until(lambda: len(world.answers) == 5)
+    keeping.cancel()
+    assert world.reasons().count("tenant_requests_per_minute") == 2
+    again = packed(reply_to="_INBOX.u.f", attempt=1)
+    await world.ask(1, again)
+    assert world.reasons().count("tenant_requests_per_minute") == 2, "it counted with its first attempt"

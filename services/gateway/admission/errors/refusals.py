@@ -20,11 +20,11 @@ Headers = list[tuple[bytes, bytes]]
 
 _LONGEST_PATH = 128
 RETRY_AFTER_S = 1.0  # for errors without one: a missing router, group or broker is back in seconds
-# OpenAI's clients repeat a 409 and a 504 by themselves unless told not to: the first would meet the same
-# conflict, and the second would compute for as long once more
 # reasons of a 503 that lasts until an operator does something, so there is no time to come back
 _LASTING = frozenset({"model_unloaded", "model_too_large"})
-_NOT_AGAIN = frozenset({"conflict", "deadline_exceeded", "poison"})
+# OpenAI's clients repeat a 409, a 429 and a 504 by themselves unless told not to: the first would meet the
+# same conflict, a used-up budget is back in hours, and the last would compute for as long once more
+_NOT_AGAIN = frozenset({"insufficient_quota", "conflict", "deadline_exceeded", "poison"})
 INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
 
 
@@ -82,7 +82,7 @@ def answer_for(error: Exception) -> ErrorAnswer:
     elif row.http_status in {429, 503}:
         wait_s = RETRY_AFTER_S if error.retry_after_s is None else error.retry_after_s
         headers.append((b"retry-after", str(max(1, math.ceil(wait_s))).encode()))
-    elif error.code in _NOT_AGAIN:
+    if error.code in _NOT_AGAIN:
         headers.append((b"x-should-retry", b"false"))
     param = error.data.get("param")
     given = param if isinstance(param, str) else None

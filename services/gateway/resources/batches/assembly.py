@@ -22,6 +22,7 @@ from services.gateway.settings import GatewaySettings
 from shared.bus import Bus
 from shared.bus.jetstream.jetstream import JetStream
 from shared.lifecycle import Service
+from shared.messages import Limits
 
 
 class BatchMetrics:
@@ -61,7 +62,9 @@ class BatchMetrics:
         self._open.set_function(open_)
 
 
-def batch_service(settings: GatewaySettings, jetstream: JetStream) -> BatchService:
+def batch_service(
+    settings: GatewaySettings, jetstream: JetStream, limits_of: Callable[[str], Limits | None]
+) -> BatchService:
     """Builds files and batches; nothing is asked of broker or disk yet."""
     store: FileStore = ObjectFiles(jetstream)
     if settings.files_store == "directory":
@@ -82,6 +85,7 @@ def batch_service(settings: GatewaySettings, jetstream: JetStream) -> BatchServi
             max_waiting=settings.constants.batch_max_waiting,
             max_running=settings.batch_max_running,
             share=settings.batch_share,
+            limits_of=limits_of,
         ),
     )
     return BatchService(parts)

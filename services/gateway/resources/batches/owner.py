@@ -86,7 +86,7 @@ class BatchOwner:
 
     async def _validate(self) -> None:
         rules = self._parts.rules
-        check = LineCheck(self._record.endpoint, rules.max_lines)
+        check = LineCheck(self._record.endpoint, self._parts.max_lines_of(self._record))
         try:
             async for line in lines_of(self._parts.files.read(await self._input())):
                 check.add(line)

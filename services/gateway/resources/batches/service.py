@@ -163,9 +163,10 @@ class BatchService:
                 "wait for one, or cancel one",
                 reason="batch_quota",
             )
-        if waiting >= rules.max_waiting:
+        most = rules.max_waiting_of(tenant)
+        if waiting >= most:
             raise RateLimited(
-                f"{waiting} requests wait in the tenant's batches, and {rules.max_waiting} may: "
+                f"{waiting} requests wait in the tenant's batches, and {most} may: "
                 "wait for some, or cancel a batch",
                 reason="batch_quota",
             )

@@ -5,14 +5,16 @@ first one under its subject stays, and every later one is refused. So a request 
 `BatchParts` has these streams, the records, the files and the limits for all that works on batches.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from services.gateway.resources.batches.log import BatchLog
-from services.gateway.resources.batches.record import COMPLETED, FAILED
+from services.gateway.resources.batches.record import COMPLETED, FAILED, BatchRecord
 from services.gateway.resources.files.tenants import TenantFiles
 from shared.bus.jetstream.errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.jetstream import ACK, PROGRESS, JetStream
 from shared.bus.jetstream.stream_messages import NANOSECONDS, WorkItem, stream_config
+from shared.messages import Limits
 from shared.subjects import LINES_STREAM, RESULTS_STREAM, batch_line, batch_result
 
 OUTCOME, AGAIN = "Ryz-Outcome", "Ryz-Again"
@@ -230,6 +232,7 @@ class BatchRules:
         max_waiting: Requests in all of these.
         max_running: Requests that run here at a time.
         share: Of the groups' running places.
+        limits_of: Of tenants that have some of their own.
     """
 
     owner: str
@@ -240,6 +243,12 @@ class BatchRules:
     max_waiting: int
     max_running: int
     share: float
+    limits_of: Callable[[str], Limits | None] = lambda _: None
+
+    def max_waiting_of(self, tenant: str) -> int:
+        """The requests that may wait or run in all batches of a tenant."""
+        own = self.limits_of(tenant)
+        return (own.batch_lines if own is not None else 0) or self.max_waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,3 +266,15 @@ class BatchParts:
     streams: BatchStreams
     files: TenantFiles
     rules: BatchRules
+
+    def max_lines_of(self, batch: BatchRecord) -> int:
+        """The requests that a batch may have beside those of its tenant's others."""
+        own = self.rules.limits_of(batch.tenant)
+        if own is None or not own.batch_lines:
+            return self.rules.max_lines
+        others = sum(
+            record.waiting
+            for record in self.log.records.values()
+            if record.tenant == batch.tenant and record.batch_id != batch.batch_id
+        )
+        return min(self.rules.max_lines, max(0, own.batch_lines - others))

@@ -85,7 +85,8 @@ class TenantSessions:
         admission.check_accepting()
         identity = admission.identities.of_headers(headers, PREFIX, client)
         check_scopes(identity, PREFIX, method)
-        admission.rates.take_units(identity.tenant, time.monotonic())
+        if not admission.limits.count_call(identity.tenant, identity.key_id):
+            admission.rates.take_units(identity.tenant, time.monotonic())
         party = admission.parties.party_of(identity.tenant, client)
         admission.slots.check_units(party)
         return Asker(identity, party)

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from services.gateway.admission.answer_headers import RATE_HEADERS
 from services.gateway.admission.quota import Quota
 from services.gateway.admission.rate_limits import RateLimiter
 from services.gateway.admission.request_headers import CALL_HEADERS
@@ -43,6 +44,7 @@ RETURNED = (
     (b"x-ryz-ignored", "X-Ryz-Ignored"),
     (b"idempotent-replayed", "Idempotent-Replayed"),
     (b"retry-after", "Retry-After"),
+    *((name, name.decode()) for name in (*RATE_HEADERS, b"x-ryz-limits")),
 )
 MAX_WAITING = 256  # messages that wait for one of `max_concurrent` handlers
 HEADERS_ROOM = 4096  # bytes of the reply's headers

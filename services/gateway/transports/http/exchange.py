@@ -59,8 +59,9 @@ class HttpExchange:
         await self.handle(self)
 
     def admit(self) -> None:
-        """See `Admission.admit`."""
+        """Admits a request without a body; see `Admission.admit` and `CallLimits.count_request`."""
         self.context.admission.admit(self.caller)
+        self.context.admission.limits.count_request(self.caller)
 
     def take_slots(self, count: int) -> None:
         """See `Admission.take_slots`."""

@@ -32,7 +32,8 @@ async def take_body(exchange: HttpExchange) -> bytes:
     caller.held += len(raw)
     exchange.body_read = True
     context.metrics.request_bytes.inc(len(raw))
-    admission.take_body(caller, len(raw))
+    if (pending := admission.take_body(caller, len(raw))) is not None:
+        await pending
     return raw
 
 

@@ -4,12 +4,14 @@ import json
 import random
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from services.gateway.resources.batches.group_loads import AT_ONCE, free_room
 from services.gateway.resources.batches.input_lines import MAX_FAULTS, LineCheck, LineTooLong, lines_of
+from services.gateway.resources.batches.log import BatchLog
 from services.gateway.resources.batches.record import (
     BatchRecord,
     answered,
@@ -19,11 +21,13 @@ from services.gateway.resources.batches.record import (
     paused,
 )
 from services.gateway.resources.batches.service import window_s
-from services.gateway.resources.files.tenants import NewFile
+from services.gateway.resources.batches.streams import BatchParts, BatchRules, BatchStreams
+from services.gateway.resources.files.tenants import NewFile, TenantFiles
 from services.gateway.transports.http.list_pages import page_of
 from services.gateway.transports.http.upload import FileForm
+from shared.bus.jetstream.jetstream import JetStream
 from shared.errors import InvalidRequest
-from shared.messages import Load
+from shared.messages import Limits, Load
 
 RECORD = BatchRecord(
     batch_id="batch_1", tenant="t", endpoint="/v1/completions", input_file_id="file-1",
@@ -157,3 +161,14 @@ async def test_random_bytes_are_no_form_and_do_no_harm() -> None:
             broken[chance.randrange(len(broken))] = chance.randrange(256)
         with suppress(InvalidRequest):
             await parsed(bytes(broken[: chance.randint(1, len(broken))]), chance.randint(1, 40))
+
+
+def test_a_tenants_own_limit_of_lines_comes_before_that_of_the_settings() -> None:
+    limits = {"t": Limits(batch_lines=10), "u": Limits()}
+    rules = BatchRules("me", 1.0, 100, 1000, 5, 50, 4, 0.5, limits.get)
+    assert [rules.max_waiting_of(tenant) for tenant in ("t", "u", "v")] == [10, 50, 50]
+    log, other = BatchLog(cast(JetStream, None), 60.0), replace(RECORD, batch_id="batch_2")
+    log.records |= {"batch_1": RECORD, "batch_2": replace(other, state="in_progress", total=7)}
+    parts = BatchParts(log, cast(BatchStreams, None), cast(TenantFiles, None), rules)
+    assert parts.max_lines_of(RECORD) == 10 - log.records["batch_2"].waiting
+    assert parts.max_lines_of(replace(RECORD, tenant="u")) == 100

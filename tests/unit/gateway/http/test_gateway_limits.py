@@ -275,7 +275,7 @@ def test_a_busy_or_missing_part_says_when_to_come_back_also_when_it_does_not_kno
     answer = answer_for(from_code(code, "what happened"))
     headers = dict(answer.headers)
     assert headers.get(b"retry-after") == (b"1" if answer.status in {429, 503} else None)
-    again = answer.status not in {409, 422, 504}  # clients might retry these by themselves
+    again = answer.status not in {409, 422, 504} and code != "insufficient_quota"  # clients might retry these
     assert headers.get(b"x-should-retry") == (None if again else b"false")
 
 

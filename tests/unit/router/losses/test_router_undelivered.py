@@ -15,6 +15,7 @@ from services.router.state import RouterState
 from services.router.subscriptions import RouterSubscriptions
 from shared import subjects
 from shared.bus import Message
+from shared.client.calls.limit_leases import LimitLeases
 from shared.messages import Heartbeat, Load, ModelCard, State
 from tests.kits.memory_bus import MemoryBus
 
@@ -56,8 +57,9 @@ class World:
             lambda _: 0.0,
         )
         self.dispatcher = Dispatcher(self.context)
+        leases = LimitLeases(bus, self.context.state.accounts, "r")
         self.handlers = RouterSubscriptions(
-            self.context, self.dispatcher, LossReports(self.context), MemoryBus(bus.broker)
+            self.context, self.dispatcher, LossReports(self.context), MemoryBus(bus.broker), leases
         )
         for group in groups:
             self.context.fleet.observe(heartbeat(group, 1, "ready"), NOW)

@@ -9,6 +9,7 @@ from services.router.losses import LossReports
 from services.router.subscriptions import RouterSubscriptions
 from shared import subjects
 from shared.bus import Message
+from shared.client.calls.limit_leases import LimitLeases
 from shared.codec import decode, encode
 from shared.messages import (
     Failed,
@@ -42,8 +43,9 @@ class Told(Controlled):
 
     def __init__(self, bus: MemoryBus) -> None:
         super().__init__(bus)
+        leases = LimitLeases(bus, self.context.state.accounts, "r")
         self.handlers = RouterSubscriptions(
-            self.context, Dispatcher(self.context), LossReports(self.context), bus
+            self.context, Dispatcher(self.context), LossReports(self.context), bus, leases
         )
         self.now += 60.0  # it has heard all groups that there are
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import grpc
 
+from services.gateway.admission.answer_headers import RATE_HEADERS
 from services.gateway.admission.errors.refusals import ErrorAnswer, answer_for
 from services.gateway.transports.grpc.serving.call_metadata import shown_metadata
 from shared.errors import TABLE, Unavailable
@@ -30,6 +31,10 @@ _STATUS_OF_NUMBER = {status.value[0]: status for status in grpc.StatusCode}
 _LONGEST_DETAILS = 2048  # characters; they travel as a header
 # a client with a retry policy waits so long, or with -1 does not retry:
 # https://github.com/grpc/proposal/blob/master/A6-client-retries.md
+_TOLD = (
+    "x-ryz-reason", "x-request-id", "retry-after", "x-ryz-limits",
+    *(name.decode() for name in RATE_HEADERS),
+)  # fmt: skip
 _PUSHBACK = "grpc-retry-pushback-ms"
 CUT = Unavailable("the gateway ended the answer before it was complete; send the request again", reason="cut")
 
@@ -65,7 +70,7 @@ class GrpcFailure(Exception):
     def trailing(self) -> list[tuple[str, str]]:
         """Metadata at the end of the call."""
         found = [("x-ryz-code", self.code)]
-        found += shown_metadata(self.fields, ("x-ryz-reason", "x-request-id", "retry-after"))
+        found += shown_metadata(self.fields, _TOLD)
         if self.retry_after_s:
             found.append((_PUSHBACK, str(round(self.retry_after_s * 1000))))
         elif self.fields.get(b"x-should-retry") == b"false":

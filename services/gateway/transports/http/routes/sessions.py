@@ -152,12 +152,14 @@ class SessionRoutes:
         raw = self._read(request)
         return await self._sessions.import_file(_asker(request), raw, session_id, replace=replace)
 
-    async def _hold_slot(self, request: Request) -> AsyncIterator[None]:
+    async def _hold_slot(self, request: Request, response: Response) -> AsyncIterator[None]:
         """Checks the caller, reads the body, and holds a place until the answer is sent."""
         context, state = self._context, request.state
         asker = self._sessions.admit(dict(request.headers.raw), request.scope.get("client"), request.method)
         state.asker, state.party = asker, asker.party
         party = asker.party
+        for name, value in context.admission.limits.headers_of(asker.tenant, ""):
+            response.headers[name.decode()] = value.decode()
         state.raw = await self._read_body(request, party) if request.method == "POST" else b""
         try:
             context.admission.slots.take_units(party)

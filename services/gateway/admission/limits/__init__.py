@@ -1,0 +1,1 @@
+"""Limits of tenants and keys, over leases that all gateways share."""

@@ -1,0 +1,1 @@
+"""Tenants with limits, and the store that counts them."""
