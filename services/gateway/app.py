@@ -66,6 +66,7 @@ from services.gateway.transports.http.routes.session_paths import SessionPaths, 
 from services.gateway.transports.http.routes.sessions import SessionRoutes
 from services.gateway.transports.http.routes.streams import PREFIX as STREAMS
 from services.gateway.transports.http.routes.streams import stream_route
+from services.gateway.transports.http.routes.usage import add_usage
 from services.gateway.transports.websocket.response_sockets import ResponseSockets
 from services.gateway.transports.websocket.sockets import PATH as REALTIME
 from services.gateway.transports.websocket.sockets import RealtimeSockets
@@ -172,6 +173,7 @@ def create_app(
     add_lora_adapters(app, context, operators)
     add_erasure(app, context, operators, TenantErasure(client.bus, batches))
     add_manage_accounts(app, context, operators)
+    add_usage(app, context, operators)
     app.include_router(info_router(context.settings, context.admission.identities, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))
     add_error_handlers(app, context.metrics, socket_path=REALTIME)

@@ -42,6 +42,8 @@ class KVStateSettings(  # type: ignore[misc]
     redis_timeout_s: UpToHalfMinute = 0.25
     """Time limit of one exchange with the session store, without the time that a call waits inside this
     service."""
+    usage_days: Annotated[int, Interval(ge=1, le=3650)] = 400
+    """How long sums of usage are kept; 400 days show a year beside the same month of the year before."""
     kv_ttl_s: SecondToTenYears = 604_800.0
     """How long a KV block lives after it was last committed, unless it is evicted before."""
     kv_timeout_s: UpToHalfMinute = 0.5

@@ -98,7 +98,7 @@ _GATEWAY = BusAccount(
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
         DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, subjects.PUT_MODEL, *MANAGE_ADAPTERS,
         subjects.ADAPTERS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES, *ACCOUNT_CALLS, subjects.LEASE_LIMITS,
-        subjects.TENANT_ERASE,
+        subjects.TENANT_ERASE, subjects.usage("*"),
     ),
     read=(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,

@@ -6,7 +6,7 @@ again, to ask for frames, to cancel.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Self
 
@@ -28,9 +28,7 @@ from shared.client.running_streams import RunningStreams
 from shared.client.settings import ClientSettings
 from shared.errors import Cancelled, InvalidRequest
 from shared.gone_settings import describe_gone
-from shared.messages import (
-    GenerateRequest,
-)
+from shared.messages import GenerateRequest, UsageRecord
 from shared.telemetry.spans.request_trace import CURRENT_TRACE
 from shared.telemetry.timelines import Timelines
 from shared.telemetry.trace_context import inject
@@ -94,6 +92,10 @@ class InferenceClient(ClientCalls):
     def report_usage(self, listener: UsageListener) -> None:
         """Calls the listener with the owner and the tokens of each generation; see `UsageReports`."""
         self._streams.usage.listener = listener
+
+    def record_usage(self, put: Callable[[UsageRecord], None]) -> None:
+        """Gives `put` what was seen of generations that end without a last frame; see `UsageReports`."""
+        self._streams.usage.record = put
 
     async def start(self) -> None:
         """Subscribes to frames, and to losses of groups, which callers outside do not get."""

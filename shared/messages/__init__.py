@@ -189,7 +189,7 @@ from shared.messages.sessions import (
 )
 from shared.messages.timelines import ExplainQuery, Explanation, Moment, Timeline
 from shared.messages.tokenize import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery
-from shared.messages.usage import UsagePage, UsageQuery, UsageRecord, UsageSum
+from shared.messages.usage import UsagePage, UsageQuery, UsageRecord, UsageRecords, UsageSum
 
 __all__ = [
     "Accepted", "AccountChange", "AccountChanged", "AccountPage", "AccountQuery", "AccountRecord",
@@ -218,6 +218,6 @@ __all__ = [
     "StoredAccount", "StructuredOutput", "TemplateOptions", "TenantErase", "TenantErased", "TenantRecord",
     "TextPart", "Timeline", "TokenLogprob", "TokenizeQuery", "Tokenized", "Tokens", "ToolCall",
     "ToolCallPart", "ToolDefinition", "ToolUse", "TopLogprob", "TurnMark", "TurnState", "UnloadAdapterCall",
-    "Usage", "UsagePage", "UsageQuery", "UsageRecord", "UsageSum", "Vitals", "WarmSession", "Warmed", "Wire",
-    "Work",
+    "Usage", "UsagePage", "UsageQuery", "UsageRecord", "UsageRecords", "UsageSum", "Vitals", "WarmSession",
+    "Warmed", "Wire", "Work",
 ]  # fmt: skip

@@ -16,6 +16,7 @@ from shared.messages.answer_parts import EmbeddingOptions, StructuredOutput
 from shared.messages.base import (
     DEFAULT_TENANT,
     MAX_ATTEMPT,
+    TENANT_OR_NONE,
     Attempt,
     GroupName,
     ModelName,
@@ -214,6 +215,8 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
         lost_group: The group that had the attempt before this one and was lost. Routers avoid it if another
             group is ready. Empty: there was none.
         key_id: The API key that the request came with, for the ledger of usage.
+        usage_id: Under which usage counts once if the same work may run again with another request id, as a
+            line of a batch may. Empty: the request id. Not from callers outside.
     """
 
     request_id: RequestId
@@ -255,6 +258,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
             ge=0.01, le=100, description="Of its party: with twice the weight it gets twice the tokens."
         ),
     ] = 1.0
+    usage_id: Annotated[str, msgspec.Meta(pattern=TENANT_OR_NONE)] = ""
 
     @property
     def party_or_tenant(self) -> str:

@@ -47,6 +47,12 @@ class UsageRecord(Wire, frozen=True, kw_only=True):
     batch: bool = False
 
 
+class UsageRecords(Wire, frozen=True, kw_only=True):
+    """A message of the ledger: records of one tenant, of requests that ended at the same moment."""
+
+    records: list[UsageRecord]
+
+
 class UsageQuery(Wire, frozen=True, kw_only=True):
     """Asks for sums by day, tenant, key and model.
 

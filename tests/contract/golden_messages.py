@@ -135,7 +135,7 @@ REQUEST = m.GenerateRequest(
     note=b"a note", call_key="k", call_digest="d", confirms=True, crashes=1,
     tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
     prompt_only=True, echo=True, generation_prompt=False, continues=True, prompt_ids=True, truncation="auto",
-    party="address 192.0.2.1", lost_group="g1", key_id="0123456789ab", weight=2.5,
+    party="address 192.0.2.1", lost_group="g1", usage_id="u-1", key_id="0123456789ab", weight=2.5,
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -409,6 +409,7 @@ EXAMPLES: list[m.Wire] = [
     AUDIT,
     m.AuditPage(entries=[AUDIT]),
     USAGE_RECORD,
+    m.UsageRecords(records=[USAGE_RECORD]),
     m.UsageQuery(tenant="acme", since="2026-11-01", until="2026-11-28", cursor="x"),
     USAGE_SUM,
     m.TenantErase(tenant="acme", for_ms=500),

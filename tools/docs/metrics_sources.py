@@ -18,13 +18,14 @@ from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.metrics import RedisCollector
 from services.kvstate.sessions.store import SessionFate
 from services.kvstate.settings import KVStateSettings
+from services.kvstate.usage.metrics import UsageMetrics
 from services.router.domain.groups.fleet import Fleet
 from services.router.metrics import FleetCollector, RouterMetrics
 from services.router.models.collector import ModelCollector
 from services.router.settings import RouterSettings
 from services.router.state import RouterState
 from services.worker.leader.step_log import StepLog
-from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
+from services.worker.metrics import PREFIX, LoadCollector, RatesCollector, WorkerMetrics
 from services.worker.telemetry.adapter_metrics import AdapterCollector
 from services.worker.telemetry.rank_metrics import RankCollector
 from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histograms
@@ -35,6 +36,8 @@ from shared.telemetry.logs.limits import LogLimiter
 from shared.telemetry.logs.metrics import LogCollector
 from shared.telemetry.loop_lag import lag_histogram
 from shared.telemetry.metrics import BusCollector, ClientCollector
+from shared.usage.ledger import LedgerCounts
+from shared.usage.metrics import LedgerCollector
 from shared.web.gate import Gate
 
 
@@ -67,6 +70,13 @@ class IdleGroup:
         return KVRates()
 
 
+class IdleLedger:
+    """A ledger without records."""
+
+    counts = LedgerCounts()
+    num_waiting = 0
+
+
 def every_service(registry: CollectorRegistry) -> None:
     """Register what all services show."""
     ProcessCollector(registry=registry)
@@ -88,6 +98,7 @@ def gateway(registry: CollectorRegistry) -> None:
     GrpcMetrics(registry)
     BatchMetrics(registry)
     ClientCollector(registry)
+    registry.register(LedgerCollector("ryz_gateway_", IdleLedger()))
 
 
 def router(registry: CollectorRegistry) -> None:
@@ -106,6 +117,7 @@ def worker(registry: CollectorRegistry) -> None:
     registry.register(RatesCollector(group))
     registry.register(RankCollector(StepLog(), list))
     registry.register(AdapterCollector(lambda: None))
+    registry.register(LedgerCollector(PREFIX, IdleLedger()))
     operations = metrics.requests_ended.operations
     for view in (*vllm_histograms(metrics, "demo"), *operations.views("demo")):
         registry.register(view)
@@ -125,6 +137,7 @@ def kvstate(registry: CollectorRegistry) -> None:
     tier = BlockTier(store, TierLimits(), counted.evicted, fates)
     registry.register(TierCollector(tier, lambda: False))
     registry.register(RedisCollector([]))
+    UsageMetrics(registry)
 
 
 SERVICES: list[tuple[str, Callable[[CollectorRegistry], None]]] = [

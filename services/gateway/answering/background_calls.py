@@ -1,7 +1,7 @@
 """Calls that wait for room: requests of batches, which interactive requests go before. Pure.
 
 They have the lowest priority, take nothing of their tenant's rate, make no session, and have a seed that
-follows from their name: computed twice, such a call has the same answer.
+follows from their name: computed twice, such a call has the same answer, and its usage counts once.
 """
 
 from collections.abc import Sequence
@@ -24,5 +24,13 @@ def in_background(requests: Sequence[GenerateRequest], call: BackgroundCall | No
         seed = request.sampling.seed if call.seeded else int.from_bytes(made) >> 1
         session = request.session if request.session is not None and request.session.given else None
         sampling = replace(request.sampling, seed=seed)
-        changed.append(replace(request, priority=BACKGROUND_PRIORITY, sampling=sampling, session=session))
+        changed.append(
+            replace(
+                request,
+                priority=BACKGROUND_PRIORITY,
+                sampling=sampling,
+                session=session,
+                usage_id=f"{call.name}-{index:x}" if index else call.name,
+            )
+        )
     return changed

@@ -7,7 +7,7 @@ is kept in the retransmit buffer first, so a caller can ask again for what was l
 
 import asyncio
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import structlog
 
@@ -24,12 +24,21 @@ log = structlog.get_logger(__name__)
 class FramePublisher:
     """One bucket of frames per reply subject; frames of a subject keep their order.
 
+    Args:
+        send_first: Publishes what has to be on the connection before frames are.
+
     Attributes:
         buffer: Keeps the frames that were sent.
     """
 
-    def __init__(self, context: LeaderContext, buffer: RetransmitBuffer) -> None:
+    def __init__(
+        self,
+        context: LeaderContext,
+        buffer: RetransmitBuffer,
+        send_first: Callable[[], None] = lambda: None,
+    ) -> None:
         self.buffer = buffer
+        self._send_first = send_first
         self._context = context
         self._clock = context.clock
         self._buckets: dict[str, list[bytes]] = {}
@@ -57,6 +66,7 @@ class FramePublisher:
             self._soon = None
         if not self._due or self._refused.is_set():
             return
+        self._send_first()
         now = self._clock()
         for reply_to in [subject for subject, due in self._due.items() if due <= now]:
             frames = self._buckets[reply_to]
@@ -131,6 +141,7 @@ class FramePublisher:
 
     async def _send_waiting(self, now: float) -> None:
         """Sends what is due at that time, and waits until the broker takes it."""
+        self._send_first()
         for reply_to in [subject for subject, due in self._due.items() if due <= now]:
             del self._due[reply_to]
             for number, data in self._messages(self._buckets.pop(reply_to)):

@@ -26,6 +26,7 @@ from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.leader.subscriptions import Subscriptions
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared.messages import Load, State
+from shared.usage.ledger import UsageLedger
 
 log = structlog.get_logger(__name__)
 HOUSEKEEPING_S = 0.5
@@ -41,6 +42,7 @@ class LeaderParts:
     kv_tier: KVTier
     sessions: SessionRecords
     turns: TurnLines
+    ledger: UsageLedger
     tokenizer: PromptTokenizer
     grammars: GrammarCompiler
     slots: WaitingSlots
@@ -86,7 +88,9 @@ class Leader:
         """Starts the engine and takes work from then on. Raises `EngineFailed` when it does not come up."""
         parts = self.parts
         await parts.heartbeats.start()
+        await parts.ledger.start()
         self._spawn(
+            parts.ledger.send_forever(),
             parts.heartbeats.describe_forever(),
             parts.table.publisher.send_refused_frames(),
             parts.sessions.writer.write_forever(),
@@ -121,6 +125,7 @@ class Leader:
         parts.tokenizer.threads.stop_threads()
         parts.grammars.stop_threads()
         await parts.table.publisher.flush_frames()
+        await parts.ledger.close()
         writer = parts.sessions.writer
         if not await writer.flush_records(self._flush_timeout_s):
             log.error("session records not stored", number=writer.num_pending)

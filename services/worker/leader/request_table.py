@@ -5,6 +5,7 @@ frame and leaves no block, queue slot or task behind.
 """
 
 import asyncio
+from contextlib import suppress
 from typing import NamedTuple
 
 import structlog
@@ -20,6 +21,7 @@ from services.worker.leader.kv_tier.block_ownership import BlockOwnership
 from services.worker.leader.request_spans import RequestSpans
 from services.worker.leader.sessions.turn_end import TurnFinisher
 from services.worker.leader.sessions.turn_lines import TurnLines
+from services.worker.leader.usage.request_usage import RequestUsage
 from shared.errors import Cancelled, RyzError
 from shared.messages import GenerateRequest, Load
 from shared.messages.base import MAX_ATTEMPT
@@ -35,11 +37,13 @@ class EndOfRequest(NamedTuple):
         finisher: Commits the turn of a request that has all its tokens.
         ownership: Owns the blocks that the request has written.
         turns: Lets the session's next turn begin.
+        usage: Writes what the request has used.
     """
 
     finisher: TurnFinisher
     ownership: BlockOwnership
     turns: TurnLines
+    usage: RequestUsage
 
 
 class RequestTable:
@@ -74,7 +78,7 @@ class RequestTable:
         self._metrics = context.metrics
         self._clock = context.clock
         self._engine = engine
-        self._finisher, self._ownership, self._turns = end
+        self._finisher, self._ownership, self._turns, self._usage = end
         self._tombstone_s = tombstone_s
         self._tombstones = TenantEntries[tuple[float, int]](MAX_TOMBSTONES)  # until when, which attempt
         self._preparing: dict[str, asyncio.Task[None]] = {}
@@ -98,17 +102,16 @@ class RequestTable:
 
     def open_request(self, generation: Generation) -> None:
         """Takes a request; its slots are held until `start_request` or its end."""
-        request = generation.request
-        self.by_key[generation.key] = generation
+        key, request = generation.key, generation.request
+        self.by_key[key] = generation
         self._slots_held += request.sampling.n
         if generation.on_end is None:
-            self.buffer.open_attempt(generation.key, request.attempt, generation.next_seq, request)
+            self.buffer.open_attempt(key, request.attempt, generation.next_seq, request)
         self._empty.clear()
 
     def track_preparation(self, generation: Generation, task: asyncio.Task[None]) -> None:
         """Remembers the task that prepares a request, to be cancelled with it."""
-        key = generation.key
-        self._preparing[key] = task
+        self._preparing[key := generation.key] = task
 
         def forget(done: asyncio.Task[None]) -> None:
             if self._preparing.get(key) is done:
@@ -132,8 +135,8 @@ class RequestTable:
                 scheduler.add(choice.sequence)
         self._metrics.prompt_tokens.inc(generation.prompt_tokens)
         self._engine.work.set()
-        if generation.open_choices == 0:
-            self.send_tokens(generation)  # those that a grammar forced, and that ended the answer
+        if generation.open_choices == 0:  # a grammar forced its tokens, and ended the answer
+            self.send_tokens(generation)
             self.finish_request(generation)
 
     def finish_request(self, generation: Generation) -> None:
@@ -153,6 +156,7 @@ class RequestTable:
             self._metrics.requests.labels("done").inc()
             self._metrics.requests_ended.count_end(generation, self._clock())
             self.counts.count_done()
+            self._usage.write(generation)
         else:
             generation.on_end(None)
         self.publisher.send(generation, generation.done())
@@ -184,11 +188,12 @@ class RequestTable:
             generation.on_end(error)
             return
         now = self._clock()
+        self._usage.write(generation, error)
         self._metrics.requests.labels(error.code).inc()
         self._metrics.faults.requests.labels(owner_of(error)).inc()
         self._metrics.requests_ended.count_end(generation, now, error.code)
-        served = bool(generation.first_token_at)
-        self.counts.count_failed(error, tenant=generation.request.tenant, served=served, now=now)
+        tenant, served = generation.request.tenant, bool(generation.first_token_at)
+        self.counts.count_failed(error, tenant=tenant, served=served, now=now)
         if self.counts.wants_control:
             self.doubt.set()
 
@@ -240,8 +245,8 @@ class RequestTable:
         """Returns whether a cancel came before the request; a cancel counts once."""
         if not self._tombstones:
             return False
-        name, attempt = request.request_id, request.attempt
-        return self._take_tombstone(request.tenant, name, attempt) or self._take_tombstone("", name, attempt)
+        tenants = (request.tenant, "")
+        return any(self._take_tombstone(one, request.request_id, request.attempt) for one in tenants)
 
     def forget_expired(self) -> None:
         """Forgets cancels of unknown requests and retained frames that are too old."""
@@ -252,11 +257,9 @@ class RequestTable:
 
     async def wait_empty(self, timeout_s: float) -> bool:
         """Returns whether all requests ended within that time."""
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(self._empty.wait(), timeout_s)
-        except TimeoutError:
-            return False
-        return True
+        return self._empty.is_set()
 
     def load(self) -> Load:
         """Returns how busy the group is; a request with n choices counts n times."""
@@ -284,13 +287,10 @@ class RequestTable:
         """Frees blocks, queue slots and tasks of a request that has ended."""
         if self.by_key.pop(generation.key, None) is None:
             return
-        if not generation.started:
-            self._slots_held -= generation.request.sampling.n
-        task = self._preparing.pop(generation.key, None)
-        if task is not None and task is not asyncio.current_task():
+        self._slots_held -= 0 if generation.started else generation.request.sampling.n
+        if (task := self._preparing.pop(generation.key, None)) not in (None, asyncio.current_task()):
             task.cancel()
-        scheduler = self._engine.scheduler
-        if scheduler is not None:
+        if (scheduler := self._engine.scheduler) is not None:
             for choice in generation.choices:
                 scheduler.end(choice.sequence)
         self._ownership.end_generation(generation)

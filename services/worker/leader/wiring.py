@@ -64,7 +64,8 @@ from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.leader.sessions.turn_start import TurnStarter
 from services.worker.leader.subscriptions import LeaderCalls, Subscriptions
 from services.worker.leader.token_output import TokenOutput
-from services.worker.metrics import LoadCollector, RatesCollector, WorkerMetrics
+from services.worker.leader.usage.request_usage import RequestUsage
+from services.worker.metrics import PREFIX, LoadCollector, RatesCollector, WorkerMetrics
 from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
@@ -78,6 +79,8 @@ from shared.flow.retry_budgets import ResendBudget
 from shared.kv_hash import BLOCK_TOKENS
 from shared.telemetry.spans.facts import SpanSink
 from shared.telemetry.timelines import Timelines
+from shared.usage.ledger import UsageLedger
+from shared.usage.metrics import LedgerCollector
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +157,10 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     finisher = TurnFinisher(context, sessions, deliveries, options.session_done_wait_s)
 
     buffer = RetransmitBuffer(retention_s=options.retention_s, max_bytes=options.retention_bytes)
-    end = EndOfRequest(finisher, kv_tier.ownership, turns)
-    table = RequestTable(context, engine, FramePublisher(context, buffer), end)
+    ledger = UsageLedger(bus)
+    usage = RequestUsage(model.name, ports.clock, ledger.put)
+    end = EndOfRequest(finisher, kv_tier.ownership, turns, usage)
+    table = RequestTable(context, engine, FramePublisher(context, buffer, ledger.flush), end)
     tokenizer = PromptTokenizer(
         model,
         metrics,
@@ -218,6 +223,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     )
     metrics.name_group(options.group, model.name)
     ports.registry.register(LoadCollector(table))
+    ports.registry.register(LedgerCollector(PREFIX, ledger))
     ports.registry.register(VllmCollector(table, metrics, model.name, BLOCK_TOKENS))
     operations = metrics.requests_ended.operations
     for view in (*vllm_histograms(metrics, model.name), *operations.views(model.name)):
@@ -232,6 +238,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         kv_tier=kv_tier,
         sessions=sessions,
         turns=turns,
+        ledger=ledger,
         tokenizer=tokenizer,
         grammars=grammars,
         slots=slots,

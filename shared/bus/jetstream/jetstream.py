@@ -187,6 +187,14 @@ class JetStream:
         finally:
             del self._readers[reply]
 
+    async def created(self, stream: str) -> str:
+        """When a stream was made: one that was lost and made again has other numbers.
+
+        Raises:
+            NoStream: There is no such stream.
+        """
+        return str((await self._call(f"STREAM.INFO.{stream}", None, f"stream {stream}"))["created"])
+
     async def purge(self, stream: str, subjects: str, *, before: int = 0) -> None:
         """Removes all messages that match a pattern; with `before` only those with smaller numbers."""
         which = {"filter": subjects} | ({"seq": before} if before else {})

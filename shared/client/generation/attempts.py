@@ -94,6 +94,11 @@ class Attempts:
         self._session_version = resume.session_version if resume is not None else -1
         self._max_losses = settings.max_losses
 
+    @property
+    def num_tokens(self) -> int:
+        """Tokens of the answer that have come, those of earlier attempts included."""
+        return sum(map(len, self._tokens)) // 4
+
     def add_tokens(self, frame: Tokens, now: float) -> float:
         """Keep new tokens for a later attempt.
 

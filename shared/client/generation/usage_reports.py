@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from shared.client.generation.generation_stream import GenerationStream
-from shared.messages import AnyFrame, Done, Failed, Usage
+from shared.client.generation.seen_usage import seen_usage
+from shared.messages import AnyFrame, Done, Failed, Usage, UsageRecord
 
 MAX_WAITING = 4096  # cancelled generations whose last frame has not come
 
@@ -32,14 +33,19 @@ class UsageReports:
 
     Attributes:
         listener: Is called with the owner and the token counts of a generation; None: no reports.
+        record: Takes what was seen of a generation that ended without a last frame, for the ledger: its group
+            may be gone, with what it knew. None: it is not recorded.
     """
 
     def __init__(self) -> None:
         self.listener: UsageListener | None = None
+        self.record: Callable[[UsageRecord], None] | None = None
         self._waiting: OrderedDict[str, tuple[UsageOwner, int]] = OrderedDict()  # request id: owner, attempt
 
     def end_stream(self, stream: GenerationStream) -> None:
         """A stream has ended, and its client forgets it."""
+        if self.record is not None and (seen := seen_usage(stream)) is not None:
+            self.record(seen)
         if self.listener is None or not stream.request.has_prompt:
             return
         request, state = stream.request, stream.state

@@ -12,7 +12,7 @@ from tests.kits.e2e.stack import Stack
 from tests.kits.waiting import wait_for
 
 NULL = ("--engine", "null", "--groups", "1")
-IN_STATE_DIR = {"files", "batches", "bus users", "tenants", "keys", "prices", "audit log"}
+IN_STATE_DIR = {"files", "batches", "bus users", "tenants", "keys", "prices", "audit log", "usage"}
 IN_SESSION_STORE = {"sessions", "pins", "responses", "idempotency keys of sessions"}
 
 

@@ -96,7 +96,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.ACCOUNT_CHANGED: (KVSTATE, ROUTERS | {"gateway"}),
     subjects.LEASE_LIMITS: (ROUTERS | {"gateway"}, KVSTATE),
     subjects.TENANT_ERASE: ({"gateway"}, KVSTATE),
-    subjects.usage("acme"): (LEADERS | KVSTATE, set()),
+    subjects.usage("acme"): (LEADERS | KVSTATE | {"gateway"}, set()),
     subjects.account_record("key.k"): (KVSTATE, set()),
     subjects.audit_entry(): (KVSTATE, set()),
     subjects.usage_sum("2026-11-28", "acme", "k m"): (KVSTATE, set()),

@@ -9,6 +9,7 @@ from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.waiting import wait_for
 
 SESSIONS, DELETED = ("tea", "coffee"), "water"
+USED = 7  # requests of all that is made here
 KEYED, KEY = "keyed", "call-17"
 
 
@@ -32,6 +33,7 @@ class LastingThings:
             )
             self._ids["response"] = answer.raise_for_status().json()["id"]
             self._ids["file"], self._ids["batch"] = self._run_batch(client)
+            wait_for(lambda: self._used(client) >= USED, "usage is added up")
             self._texts = {name: self._messages(client, name) for name in SESSIONS}
         self._folder = stack.folder
         self._ryz("tenants", "create", "lasting", "--running", "3")
@@ -48,6 +50,7 @@ class LastingThings:
             checks = {
                 "sessions": all(self._messages(client, name) == self._texts[name] for name in SESSIONS),
                 "pins": self._get(client, f"/v1/sessions/{SESSIONS[0]}").get("pinned_group") == "g0",
+                "usage": self._used(client) >= USED,
                 "responses": "id" in self._get(client, f"/v1/responses/{self._ids['response']}"),
                 "idempotency keys of sessions": self._repeats(client),
                 "files": "id" in self._get(client, f"/v1/files/{self._ids['file']}"),
@@ -109,6 +112,9 @@ class LastingThings:
     def _get(client: httpx.Client, path: str) -> dict[str, Any]:
         found: dict[str, Any] = client.get(path).json()
         return found
+
+    def _used(self, client: httpx.Client) -> int:
+        return sum(one["requests"] for one in self._get(client, "/v1/usage").get("data", []))
 
     def _messages(self, client: httpx.Client, session: str) -> Any:
         return self._get(client, f"/v1/sessions/{session}?include=messages").get("messages", session)

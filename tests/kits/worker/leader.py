@@ -193,12 +193,15 @@ class Kit:
         request: GenerateRequest,
         headers: dict[str, str] | None = None,
         adapter: Adapter | None = None,
+        *,
+        outside: bool = False,
     ) -> None:
         work = Work(
             request=codec.encode(request),
             route=Route(group=self.group, reason="test"),
             reply_to=self.inbox,
             adapter=adapter,
+            outside=outside,
         )
         await self.bus.publish(subjects.work(self.group), codec.encode(work), headers=headers)
 

@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 KINDS: list[type[RyzSettings]] = [
     GatewaySettings, RouterSettings, WorkerSettings, KVStateSettings, ClientSettings
 ]  # fmt: skip
-MOST = 178  # the newest: an identity provider, its audience and claims, which only its operator knows
+MOST = 179  # the newest: how long usage is kept; an identity provider, its audience and its claims
 # The KV state service needs a Redis and takes the usual one; a group goes without unless one is named.
 DIFFERENT_ON_PURPOSE = {"RYZ_REDIS_URL"}
 VARIABLE = re.compile(r"\bRYZ_\w+")

@@ -232,7 +232,8 @@ class BackgroundRuns:
         if found is not None:
             await found.stream.cancel("its beginning is kept no longer")
             found.stream.forget()
-        request = msgspec.structs.replace(call.request, request_id=new_request_id())
+        first_id = call.request.usage_id or call.request.request_id
+        request = msgspec.structs.replace(call.request, request_id=new_request_id(), usage_id=first_id)
         again = msgspec.structs.replace(record, request=encode(request))
         await self._store.put(again, is_new=False)
         log.info("a response is computed again", response_id=record.response_id)

@@ -34,16 +34,27 @@ class AnswerBuffer:
         ready: The `Tokens` frames that the reader has not taken, in order.
         unread_bytes: The approximate memory that they take.
         last_usage: Token counts of the last frame; None until it has come, and if it has none.
+        prompt_usage: Those of the prompt, which come with the first tokens of a stream.
         session: The outcome of a session's turn, once it has ended well.
     """
 
-    __slots__ = ("_max_bytes", "_max_ready", "accepted", "last_usage", "ready", "session", "unread_bytes")
+    __slots__ = (
+        "_max_bytes",
+        "_max_ready",
+        "accepted",
+        "last_usage",
+        "prompt_usage",
+        "ready",
+        "session",
+        "unread_bytes",
+    )
 
     def __init__(self, settings: ClientSettings, max_ready: int) -> None:
         self.accepted: Accepted | None = None
         self.ready: deque[Tokens] = deque()
         self.unread_bytes = 0
         self.last_usage: Usage | None = None
+        self.prompt_usage = _NO_USAGE
         self.session: SessionOutcome | None = None
         self._max_ready = max_ready
         self._max_bytes = settings.constants.max_buffered_bytes
@@ -61,6 +72,8 @@ class AnswerBuffer:
     def add_tokens(self, frame: Tokens) -> bool:
         """Append a frame for the reader; False: too much waits for the reader, see `overflow`."""
         self.ready.append(frame)
+        if frame.prompt is not None:
+            self.prompt_usage = frame.prompt
         self.unread_bytes += weight_of(frame)
         return len(self.ready) <= self._max_ready and self.unread_bytes <= self._max_bytes
 

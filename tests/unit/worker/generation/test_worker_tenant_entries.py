@@ -71,7 +71,7 @@ async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) ->
     publisher = FramePublisher(context, RetransmitBuffer(retention_s=1.0, max_bytes=1000))
     none: Any = None
     engine: Any = SimpleNamespace(step_log=None)
-    table = RequestTable(context, engine, publisher, EndOfRequest(none, none, none), tombstone_s=5.0)
+    table = RequestTable(context, engine, publisher, EndOfRequest(none, none, none, none), tombstone_s=5.0)
     for name in ("mine", "late"):
         table.cancel_request(name, "", attempt, tenant="few")
     for number in range(MAX_TOMBSTONES + 10):

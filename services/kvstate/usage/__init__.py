@@ -1,0 +1,1 @@
+"""What requests have used: the ledger that leaders write, and its sums."""

@@ -1,0 +1,203 @@
+"""Reads the ledger of usage and adds each request to its day's sum, once.
+
+Each sum says up to which record of the ledger it goes, and is written under the condition that no other
+writer has changed it. So a crash between any two writes, and a second replica that does the same, count
+nothing twice and nothing less. A lease lets one replica work at a time; nothing but work depends on it.
+"""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import UTC, date, datetime, timedelta
+from operator import add
+from typing import NamedTuple
+
+import structlog
+
+from services.kvstate.usage.metrics import UsageMetrics
+from services.kvstate.usage.request_index import MAX_IDS, Added, RequestIndex
+from services.kvstate.usage.stored_sums import (
+    NOTHING,
+    Counts,
+    StoredSum,
+    SumName,
+    counts_of,
+    empty_sum,
+    name_of,
+)
+from services.kvstate.usage.streams import AT_ONCE, Position, UsageStreams
+from services.kvstate.usage.sums import UsageSums
+from shared import codec
+from shared.accounts.register import AccountRegister
+from shared.bus.jetstream.errors import NoJetStream, WrongLastMessage
+from shared.bus.jetstream.stream_messages import StoredMessage
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import UsageRecords
+from shared.telemetry.repeated import RepeatedLog
+
+EVERY_S = 0.5
+AWAY_S = 2.0
+log = structlog.get_logger(__name__)
+
+
+class _Change(NamedTuple):
+    """A sum as it was when it was looked at, its number, and what it gets.
+
+    The sums in memory may be read anew before the change is written, and have the same records already.
+    """
+
+    before: StoredSum
+    seq: int
+    counts: Counts
+
+
+class UsageRoller:
+    """Adds records up.
+
+    Args:
+        streams: The ledger and the sums.
+        sums: Those in memory.
+        register: Knows time zones and prices.
+        metrics: Counts what was added.
+        keep_days: How long sums are kept.
+        max_ids: Requests that are known as counted.
+    """
+
+    def __init__(
+        self,
+        streams: UsageStreams,
+        sums: UsageSums,
+        register: AccountRegister,
+        metrics: UsageMetrics,
+        *,
+        keep_days: int,
+        max_ids: int = MAX_IDS,
+    ) -> None:
+        self.read_to = 0
+        self._streams = streams
+        self._sums = sums
+        self._register = register
+        self._metrics = metrics
+        self._keep_days = keep_days
+        self._max_ids = max_ids
+        self._index = RequestIndex(max_ids)
+        self._ledger = ""
+        self._position_at = 0
+        self._ready = False
+        self._oldest: date | None = None
+        self._repeated = RepeatedLog(log)
+
+    async def run_forever(
+        self, restored_at: Callable[[], float], may_roll: Callable[[], Awaitable[bool]]
+    ) -> None:
+        """Works until cancelled.
+
+        Args:
+            restored_at: When the connection to the broker was restored: it may have lost its disk.
+            may_roll: Whether this replica is the one that works.
+        """
+        known = restored_at()
+        while True:
+            pause_s = EVERY_S
+            try:
+                if restored_at() != known:
+                    known, self._ready = restored_at(), False
+                if not await may_roll():
+                    self._ready = False
+                    await self._streams.refresh(self._sums)
+                elif await self.roll_once() == AT_ONCE:
+                    pause_s = 0.0
+            except WrongLastMessage:
+                pass  # another replica was first; what it wrote is read
+            except NoJetStream as error:
+                self._repeated.warning("usage is not added up", subject="ledger", error=error.message)
+                pause_s = AWAY_S
+            except RyzError as error:
+                self._repeated.warning("usage is not added up now", subject="ledger", error=error.message)
+                pause_s = AWAY_S
+            await asyncio.sleep(pause_s)
+
+    async def roll_once(self) -> int:
+        """Adds the next records; returns how many there were.
+
+        Raises:
+            WrongLastMessage: Another writer was first. The next call begins anew.
+            Unavailable: The broker is away.
+        """
+        if not self._ready:
+            await self._begin()
+        self._ready = False  # until all is written: what is in memory may differ from the streams
+        found = await self._streams.records(self.read_to)
+        if found:
+            for change in self._changes(found).values():
+                await self._write(change, found[-1].seq)
+            self.read_to = found[-1].seq
+            position = Position(read_to=self.read_to, ledger=self._ledger)
+            self._position_at = await self._streams.put_position(position, self._position_at)
+        self._forget_old()
+        self._ready = True
+        return len(found)
+
+    async def _begin(self) -> None:
+        """Reads what was stored, and the ids of the requests that were counted last."""
+        self._ledger = await self._streams.ensure()
+        fresh = UsageSums()
+        await self._streams.refresh(fresh)
+        self._sums.replace_all(fresh)
+        position, self._position_at = await self._streams.position()
+        self.read_to = position.read_to if position.ledger == self._ledger else 0
+        self._index = RequestIndex(self._max_ids)
+        after = max(0, self.read_to - self._index.reach)
+        while after < self.read_to:
+            found = [one for one in await self._streams.records(after) if one.seq <= self.read_to]
+            if not found:
+                break
+            for message in found:
+                for _ in self._added(message):
+                    pass  # it is in the sums
+            after = found[-1].seq
+
+    def _changes(self, found: list[StoredMessage]) -> dict[SumName, _Change]:
+        """What records add to each sum, without those that it has."""
+        changes: dict[SumName, _Change] = {}
+        for message in found:
+            for name, counts in self._added(message):
+                change = changes.get(name)
+                if change is None:
+                    stored, seq = self._sums.find(name)
+                    change = _Change(stored or empty_sum(name), seq, NOTHING)
+                before = change.before
+                if before.ledger == self._ledger and message.seq <= before.read_to:
+                    continue
+                changes[name] = change._replace(counts=tuple(map(add, change.counts, counts)))
+        return changes
+
+    def _added(self, message: StoredMessage) -> Iterator[Added]:
+        """Yields what the records of a message add."""
+        try:
+            records = codec.decode(message.data, UsageRecords).records
+        except InvalidRequest as error:
+            why = error.message
+            self._repeated.warning("records of usage cannot be read", subject=message.subject, error=why)
+            return
+        for record in records:
+            name = name_of(record, self._time_zone_of)
+            counts = counts_of(record, self._register.price(record.model))
+            if (added := self._index.add(record, name, counts)) is not None:
+                yield added
+
+    async def _write(self, change: _Change, read_to: int) -> None:
+        more = change.before.plus(change.counts, read_to, self._ledger)
+        written = await self._streams.put_sum(more, change.seq)
+        self._sums.put(more, written)
+        self._metrics.count(more.total.model, change.counts)
+
+    def _time_zone_of(self, tenant: str) -> str:
+        record = self._register.tenant(tenant)
+        return "UTC" if record is None else record.time_zone
+
+    def _forget_old(self) -> None:
+        oldest = datetime.fromtimestamp(time.time(), UTC).date() - timedelta(days=self._keep_days + 1)
+        if self._oldest != oldest:
+            self._oldest = oldest
+            self._sums.forget_before(oldest.isoformat())

@@ -1,0 +1,1 @@
+"""What a leader writes to the ledger of usage."""

@@ -1,0 +1,1 @@
+"""The ledger of usage, as leaders and gateways write it."""
