@@ -48,6 +48,11 @@ class AccountRegister:
         record = self._tenants.get(name)
         return None if record is None else record.limits
 
+    def weight(self, name: str) -> float:
+        """The weight of a tenant in busy groups."""
+        record = self._tenants.get(name)
+        return 1.0 if record is None else record.weight
+
     def key(self, key_id: str) -> KeyRecord | None:
         """The record of a key, also of one that has expired."""
         return self._keys.get(key_id)

@@ -154,7 +154,7 @@ _KVSTATE = BusAccount(
     "the KV state service",
     publish=(
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.ADAPTER_CHANGED, subjects.ACCOUNT_CHANGED,
-        *LEDGERS,
+        subjects.ACCOUNTS, *LEDGERS,
     ),
     read=(
         *(
@@ -167,7 +167,7 @@ _KVSTATE = BusAccount(
                 subjects.TENANT_ERASE,
             )
         ),
-        subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL,
+        subjects.ACCOUNT_CHANGED, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL,
     ),
     answers=True,
 )  # fmt: skip

@@ -11,7 +11,6 @@ from services.gateway.resources.batches.assembly import BatchMetrics
 from services.gateway.settings import GatewaySettings
 from services.gateway.transports.grpc.serving.metrics import GrpcMetrics
 from services.gateway.transports.http.gateway_gate import GateCollector, QuotaCollector
-from services.kvstate.__main__ import make_block_store, make_circuit
 from services.kvstate.blocks.metrics import BlockMetrics, TierCollector
 from services.kvstate.blocks.tier import BlockTier, TierLimits
 from services.kvstate.metrics import KVStateMetrics
@@ -19,6 +18,7 @@ from services.kvstate.redis.metrics import RedisCollector
 from services.kvstate.sessions.store import SessionFate
 from services.kvstate.settings import KVStateSettings
 from services.kvstate.usage.metrics import UsageMetrics
+from services.kvstate.wiring import make_block_store, make_circuit
 from services.router.domain.groups.fleet import Fleet
 from services.router.metrics import FleetCollector, RouterMetrics
 from services.router.models.collector import ModelCollector

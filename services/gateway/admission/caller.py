@@ -79,7 +79,6 @@ class Caller:
         background: How the call runs if it waits for room; None: it does not.
         method: Of HTTP.
         tenant: Whose call it is; empty before it was admitted.
-        key_id: The id of its stored key; empty: it has none.
         party: For whom it counts; see `parties.py`.
         limits: Those that it counts for.
         claim: What it holds of them, to be given back at its end: a limit, units, and of which window.
@@ -109,7 +108,6 @@ class Caller:
     background: BackgroundCall | None = None
     method: str = "POST"
     tenant: str = ""
-    key_id: str = ""
     party: str = ""
     limits: Party = NO_LIMITS
     claim: list[tuple[Lease, int, int]] = field(default_factory=list)

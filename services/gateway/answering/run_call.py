@@ -171,8 +171,7 @@ class Answering:
             call = replace(call, requests=requests, left_out=[*call.left_out, *limited])
         if caller.background is not None:
             call = replace(call, requests=in_background(call.requests, caller.background))
-        tenant = self._context.accounts.tenant(caller.tenant)
-        weight = 1.0 if tenant is None else tenant.weight
+        weight = self._context.accounts.weight(caller.tenant)
         if caller.party != caller.tenant or caller.key_id or weight != 1.0:
             call = replace(call, requests=counted_for(call.requests, caller, weight))
         return call

@@ -5,7 +5,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from prometheus_client import CollectorRegistry
 
-from services.kvstate.__main__ import account_calls
+from services.kvstate.accounts.assembly import account_calls
 from services.kvstate.call_server import CallServer
 from services.kvstate.metrics import KVStateMetrics
 from shared.bus.nats import NatsBus

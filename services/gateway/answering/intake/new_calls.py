@@ -27,15 +27,12 @@ def count_once(request: GenerateRequest, once: IdempotentCall | None) -> Generat
     return msgspec.structs.replace(request, call_key=once.name, call_digest=once.digest)
 
 
-def counted_for(
-    requests: Sequence[GenerateRequest], caller: Caller, weight: float = 1.0
-) -> list[GenerateRequest]:
+def counted_for(requests: Sequence[GenerateRequest], caller: Caller, weight: float) -> list[GenerateRequest]:
     """The requests with the party and the key that they count for, and the weight of their tenant."""
-    party, key_id = "" if caller.party == caller.tenant else caller.party, caller.key_id
-    if not party and not key_id and weight == 1.0:
-        return list(requests)
+    party = "" if caller.party == caller.tenant else caller.party
     return [
-        msgspec.structs.replace(request, party=party, key_id=key_id, weight=weight) for request in requests
+        msgspec.structs.replace(request, party=party, key_id=caller.key_id, weight=weight)
+        for request in requests
     ]
 
 

@@ -20,7 +20,7 @@ function cell(text, { className = "", more = "" } = {}) {
 }
 
 function money(amount) {
-  return `${amount.toFixed(2)}${currency ? ` ${currency}` : ""}`;
+  return `${amount.toFixed(amount < 1 ? 4 : 2)}${currency ? ` ${currency}` : ""}`;
 }
 
 function limitsIn(limits = {}) {
