@@ -22,6 +22,7 @@ NOISY = {
     "RYZ_TRACE_EXPORT": "console",
 }  # fmt: skip
 OUTSIDE = subjects.Caller("outside", "outside")
+SENT_BY = ("http", "http-events", "websocket", "websocket-events", "grpc")
 SECRET_AT = 20  # in a key: after its prefix and its id, which may be shown
 
 
@@ -83,7 +84,7 @@ async def _sent(address: Address, keys: list[str]) -> dict[tuple[str, str], str]
     found = {}
     for key in keys:
         for name, send in TRANSPORTS.items():
-            if name != "bus":
+            if name in SENT_BY:
                 found[key, name] = (await send(Ask(key=key), address, "")).code
         # a service outside needs no key, and may send one all the same
         asked = await Call(Ask().body, subjects.complete("demo", OUTSIDE), key=key).send(address, "")
