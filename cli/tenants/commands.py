@@ -1,4 +1,4 @@
-"""`ryz tenants`: make, show, change, suspend and remove tenants; prices; the audit log."""
+"""`ryz tenants`: make, show, change, suspend, remove and erase tenants; prices, usage, the audit log."""
 
 from typing import Annotated
 
@@ -6,15 +6,19 @@ import typer
 
 from cli.command_groups import BrokerOptions, command_group
 from cli.command_options import with_options
+from cli.tenants.erase import erase
 from cli.tenants.prices import price
 from cli.tenants.tenant_options import TenantOptions
+from cli.tenants.usage import usage
 from cli.tenants.values import LimitOptions
 
 app = command_group(
-    "Make, change, suspend and remove tenants, and set prices of models (docs/tenants.md). "
+    "Make, change, suspend, remove and erase tenants; prices of models, usage (docs/tenants.md). "
     "Exit codes: 1 it failed, 2 wrong usage, 3 there is no such tenant, 4 there is one already.",
 )
 app.command("price")(price)
+app.command("usage")(usage)
+app.command("erase")(erase)
 TenantName = Annotated[
     str, typer.Argument(metavar="TENANT", help="1 to 64 letters, digits, - and _.", show_default=False)
 ]
