@@ -27,9 +27,6 @@ class TenantOptions:
     session_days: Annotated[
         int | None, typer.Option(min=0, max=3650, help="How long sessions are kept.", show_default=False)
     ] = None
-    usage_days: Annotated[
-        int | None, typer.Option(min=0, max=3650, help="How long usage is kept by key.", show_default=False)
-    ] = None
     note: Annotated[str | None, typer.Option(help="For people.", show_default=False)] = None
 
     def applied_to(self, record: "TenantRecord") -> "TenantRecord":
@@ -41,7 +38,6 @@ class TenantOptions:
             "time_zone": self.time_zone or None,
             "models": self.model or ([] if self.any_model else None),
             "session_days": self.session_days,
-            "usage_days": self.usage_days,
             "note": self.note,
         }
         return replace(record, **{name: value for name, value in given.items() if value is not None})

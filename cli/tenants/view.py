@@ -87,7 +87,6 @@ def tenant_lines(record: TenantRecord, keys: Sequence[KeyRecord]) -> list[tuple[
         ("limits", limit_words(record.limits)),
         ("time zone", record.time_zone),
         ("sessions kept", _days(record.session_days)),
-        ("usage kept", _days(record.usage_days)),
         ("note", record.note or "-"),
         ("made", when(record.created_s)),
         ("keys", ", ".join(shown_prefix(key.key_id) for key in keys) or "none"),

@@ -18,6 +18,7 @@ from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.blocks.sweep import BlockSweeper
 from services.kvstate.blocks.tier import BlockTier
 from services.kvstate.call_server import CallServer
+from services.kvstate.domain.session_quota import SessionLives
 from services.kvstate.erasure.calls import ErasureCalls
 from services.kvstate.leases.calls import LeaseCalls
 from services.kvstate.leases.store import LeaseStore
@@ -61,7 +62,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     settings = cast(KVStateSettings, service.settings)
     circuit, kv_circuit = make_circuit(settings), make_circuit(settings)
     register = AccountRegister()
-    store = make_session_store(settings, circuit, register.limits)
+    store = make_session_store(settings, circuit, register)
     starts = StoreStarts(own_link(settings))
     kept_responses = make_response_store(settings, circuit)
     leases = make_lease_store(settings, circuit)
@@ -86,7 +87,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         max_concurrent=settings.kvstate_max_concurrent,
         max_pending=settings.constants.max_pending,
     )
-    limits = RecordLimits(settings.session_max_bytes, settings.session_ttl_s)
+    limits = RecordLimits(settings.session_max_bytes, settings.part(SessionLives), register.session_days)
     sessions = SessionCalls(bus, store, tier, metrics, limits)
 
     responses = ResponseCalls(kept_responses, tier.make_room_for, settings.session_max_bytes)

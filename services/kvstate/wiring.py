@@ -10,10 +10,8 @@ from services.kvstate.blocks.tier import TierLimits
 from services.kvstate.domain.block_eviction import SESSION_SHARE
 from services.kvstate.domain.session_quota import (
     ALONE_SHARE,
-    LimitsOf,
     SessionLives,
     SessionQuotas,
-    no_own_limits,
 )
 from services.kvstate.leases.redis_leases import RedisLeaseStore
 from services.kvstate.limits.calls import LimitCalls
@@ -25,6 +23,7 @@ from services.kvstate.responses.redis_responses import RedisResponseStore
 from services.kvstate.responses.store import ResponseQuotas
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.settings import KVStateSettings
+from shared.accounts.register import AccountRegister
 from shared.flow.circuit import Circuit
 
 SESSION_CALL_KINDS = 7
@@ -41,7 +40,7 @@ def make_circuit(settings: KVStateSettings) -> Circuit:
 
 
 def make_session_store(
-    settings: KVStateSettings, circuit: Circuit, limits_of: LimitsOf = no_own_limits
+    settings: KVStateSettings, circuit: Circuit, register: AccountRegister
 ) -> RedisSessionStore:
     """The session store on Redis."""
     link = RedisLink(
@@ -57,7 +56,8 @@ def make_session_store(
         lives=settings.part(SessionLives),
         tombstone_s=settings.constants.tombstone_s,
         quotas=session_quotas(settings),
-        limits_of=limits_of,
+        limits_of=register.limits,
+        days_of=register.session_days,
     )
 
 

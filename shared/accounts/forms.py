@@ -47,7 +47,6 @@ def tenant_form(record: TenantRecord) -> Form:
         "time_zone": record.time_zone,
         "suspended": record.suspended,
         "session_days": record.session_days,
-        "usage_days": record.usage_days,
         "note": record.note,
         "limits": limits_form(record.limits),
         "created_s": record.created_s,

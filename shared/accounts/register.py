@@ -53,6 +53,11 @@ class AccountRegister:
         record = self._tenants.get(name)
         return 1.0 if record is None else record.weight
 
+    def session_days(self, name: str) -> int:
+        """How long sessions of a tenant are kept; 0: as the settings say."""
+        record = self._tenants.get(name)
+        return 0 if record is None else record.session_days
+
     def key(self, key_id: str) -> KeyRecord | None:
         """The record of a key, also of one that has expired."""
         return self._keys.get(key_id)

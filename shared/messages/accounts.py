@@ -83,7 +83,6 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
         time_zone: Of the IANA data base; its days and months begin there at midnight.
         suspended: Its requests are refused.
         session_days: How long its sessions are kept after their last turn; 0: as the settings say.
-        usage_days: How long its usage is kept by key; 0: as the settings say.
     """
 
     tenant: Tenant
@@ -93,7 +92,6 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
     time_zone: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = "UTC"
     suspended: bool = False
     session_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
-    usage_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
     note: Annotated[str, msgspec.Meta(max_length=256)] = ""
     created_s: int = 0
 

@@ -56,6 +56,21 @@ async def test_a_tenants_own_limit_comes_before_that_of_the_settings(
     await store.close()
 
 
+async def test_sessions_live_as_long_as_their_tenant_says(guarded_redis: GuardedRedis, tenant: str) -> None:
+    own = {tenant: 1, tenant + "y": 30}
+    store = open_store(
+        guarded_redis.url("kvstate"), lives=SessionLives(3600.0 * 48), days_of=lambda name: own.get(name, 0)
+    )
+    names = [tenant, tenant + "x", tenant + "y"]
+    assert await put(store, [entry(name, "s") for name in names]) == [True] * 3
+    for name, days in zip(names, (1, 2, 30), strict=True):
+        described = await store.describe_session(name, "s")
+        assert described is not None
+        assert (days - 1) * 86_400 < described.ttl_s <= days * 86_400
+        assert await listed(store, name) == {"s"}
+    await store.close()
+
+
 async def test_bytes_are_counted_over_overwrites_and_deletions(make_store: MakeStore, tenant: str) -> None:
     first = entry(tenant, "a", text="x" * 1000)
     store = make_store(quotas=SessionQuotas(session_bytes_per_tenant=2 * size(first) + 500))

@@ -27,6 +27,15 @@ NEARLY = 0.9
 LimitsOf = Callable[[str], Limits | None]  # of a tenant by its name; a limit of 0 is none
 
 
+DaysOf = Callable[[str], int]  # how long a tenant's sessions live, by its name; 0: as the settings say
+DAY_MS = 86_400_000
+
+
+def no_own_days(_: str) -> int:
+    """For a service that knows of no tenants with lives of sessions of their own."""
+    return 0
+
+
 def no_own_limits(_: str) -> Limits | None:
     """For a service that knows of no tenants with limits of their own."""
     return None
@@ -44,6 +53,10 @@ class SessionLives:
     session_spare_ttl_s: SecondToTenYears = 3600.0
     """How long a spare session lives: one whose id was made for a request that named none, before its second
     turn; at most `RYZ_SESSION_TTL_S` (docs/sessions.md)."""
+
+    def ttl_ms(self, days: int) -> int:
+        """Milliseconds that a session lives whose tenant has so many days of its own; 0: it has none."""
+        return days * DAY_MS or int(self.session_ttl_s * 1000)
 
 
 @dataclass(frozen=True, kw_only=True)

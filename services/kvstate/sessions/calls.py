@@ -15,6 +15,7 @@ from services.kvstate.blocks.store import BlockUsage
 from services.kvstate.blocks.tier import BlockTier
 from services.kvstate.call_server import CallKind
 from services.kvstate.domain.session_merge import SessionEntry, Verdict, make_cursor, make_entry, read_cursor
+from services.kvstate.domain.session_quota import DaysOf, SessionLives, no_own_days
 from services.kvstate.metrics import KVStateMetrics
 from services.kvstate.redis.store_errors import StoreFull
 from services.kvstate.sessions.store import PinOutcome, PutOutcome, SessionStore
@@ -54,11 +55,13 @@ class RecordLimits:
 
     Attributes:
         max_record_bytes: Size of the largest record.
-        ttl_s: How long records live.
+        lives: How long records live.
+        days_of: How long those of a tenant live.
     """
 
     max_record_bytes: int
-    ttl_s: float
+    lives: SessionLives
+    days_of: DaysOf = no_own_days
 
 
 class FoundRecord(Wire, frozen=True, kw_only=True):
@@ -100,10 +103,11 @@ class SessionCalls:
         return FoundRecord(record=Raw(record))
 
     async def _commit(self, commit: SessionCommit) -> SessionCommitted:
-        now_ms, ttl_ms = time.time_ns() // 1_000_000, int(self._limits.ttl_s * 1000)
+        now_ms, limits = time.time_ns() // 1_000_000, self._limits
         records = commit.records
-        entries = [make_entry(record, now_ms, ttl_ms) for record in records]
-        limit, too_large, fitting = self._limits.max_record_bytes, list[int](), list[int]()
+        ttls = [limits.lives.ttl_ms(limits.days_of(record.tenant)) for record in records]
+        entries = [make_entry(record, now_ms, ttl) for record, ttl in zip(records, ttls, strict=True)]
+        limit, too_large, fitting = limits.max_record_bytes, list[int](), list[int]()
         for index, (record, entry) in enumerate(zip(records, entries, strict=True)):
             fits = len(entry.record) <= limit and len(record.messages) <= MAX_SESSION_MESSAGES
             (fitting if fits else too_large).append(index)

@@ -11,7 +11,14 @@ from msgspec.structs import replace
 
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
-from services.kvstate.domain.session_quota import LimitsOf, SessionLives, SessionQuotas, no_own_limits
+from services.kvstate.domain.session_quota import (
+    DaysOf,
+    LimitsOf,
+    SessionLives,
+    SessionQuotas,
+    no_own_days,
+    no_own_limits,
+)
 from services.kvstate.redis.link import RedisLink, ScriptCall
 from services.kvstate.redis.store_errors import StoreUnwritable
 from services.kvstate.sessions import scripts
@@ -43,6 +50,7 @@ class RedisSessionStore:
         tombstone_s: How long deletions are remembered.
         quotas: Of tenants without limits of their own.
         limits_of: Of tenants that have some.
+        days_of: How long sessions of a tenant live.
 
     Attributes:
         last: The last `tally`.
@@ -57,17 +65,15 @@ class RedisSessionStore:
         tombstone_s: float,
         quotas: SessionQuotas = _NO_QUOTAS,
         limits_of: LimitsOf = no_own_limits,
+        days_of: DaysOf = no_own_days,
     ) -> None:
         self.last = SessionTally()
         self.writable = True
         self._link = link
-        self._ttl_ms, self._spare_ttl_ms = (
-            int(lives.session_ttl_s * 1000),
-            int(lives.session_spare_ttl_s * 1000),
-        )
+        self._lives, self._spare_ttl_ms = lives, int(lives.session_spare_ttl_s * 1000)
         self._tombstone_ms = int(tombstone_s * 1000)
         self._quotas = quotas
-        self._limits_of = limits_of
+        self._limits_of, self._days_of = limits_of, days_of
         self._max_bytes = quotas.bytes_for(0)  # of a tenant, by the last `tally`
 
     @property
@@ -83,8 +89,8 @@ class RedisSessionStore:
     async def put_records(self, entries: Sequence[SessionEntry]) -> PutOutcome:
         """See `SessionStore.put_records`."""
         calls: list[ScriptCall] = []
-        for max_sessions, few in self._by_limit(entries):
-            values: list[Any] = [self._ttl_ms, max_sessions, self._max_bytes]
+        for (ttl_ms, max_sessions), few in self._by_rules(entries):
+            values: list[Any] = [ttl_ms, max_sessions, self._max_bytes]
             values += (self._tombstone_ms // 2, self._spare_ttl_ms)
             for entry in few:
                 values += (entry.tenant, entry.session_id, entry.version, entry.record, entry.summary)
@@ -95,18 +101,24 @@ class RedisSessionStore:
         verdicts = [_VERDICTS[verdict] for answer in answers for verdict in answer[1:]]
         return PutOutcome(verdicts, sum(answer[0] for answer in answers))
 
-    def _by_limit(self, entries: Sequence[SessionEntry]) -> Iterator[tuple[int, Sequence[SessionEntry]]]:
-        """Parts of the entries in their order: as many as a call takes, of tenants with the same limit."""
-        begins, limit = 0, 0
+    def _by_rules(
+        self, entries: Sequence[SessionEntry]
+    ) -> Iterator[tuple[tuple[int, int], Sequence[SessionEntry]]]:
+        """Parts of the entries in their order: as many as a call takes, of tenants with the same rules.
+
+        The rules are how long sessions live, in milliseconds, and how many there may be.
+        """
+        begins, rules = 0, (0, 0)
         for at, entry in enumerate(entries):
             own = self._limits_of(entry.tenant)
-            its = (own.sessions if own is not None else 0) or self._quotas.session_max_per_tenant
-            if at > begins and (its != limit or at - begins == scripts.MAX_ITEMS):
-                yield limit, entries[begins:at]
+            most = (own.sessions if own is not None else 0) or self._quotas.session_max_per_tenant
+            its = (self._lives.ttl_ms(self._days_of(entry.tenant)), most)
+            if at > begins and (its != rules or at - begins == scripts.MAX_ITEMS):
+                yield rules, entries[begins:at]
                 begins = at
-            limit = its
+            rules = its
         if entries:
-            yield limit, entries[begins:]
+            yield rules, entries[begins:]
 
     async def list_page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
         """See `SessionStore.list_page`."""
@@ -149,7 +161,7 @@ class RedisSessionStore:
     async def pin_session(self, tenant: str, session_id: str, group: str) -> PinOutcome:
         """See `SessionStore.pin_session`."""
         pins = (self._quotas.session_pins_per_tenant, self._quotas.router_pins_max)
-        values = [tenant, session_id, group, *pins, self._ttl_ms]
+        values = [tenant, session_id, group, *pins, self._lives.ttl_ms(self._days_of(tenant))]
         (done,) = await self._write(scripts.PIN, [((), values)])
         return _PINNED[done]
 

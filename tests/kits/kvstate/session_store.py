@@ -8,7 +8,14 @@ from uuid import uuid4
 import pytest
 
 from services.kvstate.domain.session_merge import SessionEntry, make_entry
-from services.kvstate.domain.session_quota import LimitsOf, SessionLives, SessionQuotas, no_own_limits
+from services.kvstate.domain.session_quota import (
+    DaysOf,
+    LimitsOf,
+    SessionLives,
+    SessionQuotas,
+    no_own_days,
+    no_own_limits,
+)
 from services.kvstate.redis.link import RedisLink
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.store import SessionStore
@@ -46,6 +53,7 @@ def open_store(
     quotas: SessionQuotas = DEFAULT_QUOTAS,
     max_connections: int = 16,
     limits_of: LimitsOf = no_own_limits,
+    days_of: DaysOf = no_own_days,
 ) -> RedisSessionStore:
     circuit = Circuit(store_limits())
     link = RedisLink(
@@ -56,7 +64,9 @@ def open_store(
         reason="session_store",
         circuit=circuit,
     )
-    return RedisSessionStore(link, lives=lives, tombstone_s=tombstone_s, quotas=quotas, limits_of=limits_of)
+    return RedisSessionStore(
+        link, lives=lives, tombstone_s=tombstone_s, quotas=quotas, limits_of=limits_of, days_of=days_of
+    )
 
 
 async def put(store: SessionStore, entries: list[SessionEntry]) -> list[bool]:

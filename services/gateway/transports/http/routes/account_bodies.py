@@ -46,7 +46,6 @@ class TenantBody(_Body):
     time_zone: str | None = Field(default=None, max_length=64, description="Of the IANA data base.")
     suspended: bool | None = None
     session_days: int | None = Field(default=None, ge=0, le=3650)
-    usage_days: int | None = Field(default=None, ge=0, le=3650)
     note: str | None = Field(default=None, max_length=256)
     limits: LimitsBody | None = None
 
