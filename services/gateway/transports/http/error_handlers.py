@@ -65,6 +65,7 @@ _PAGE_HEADERS: Headers = [
     (b"referrer-policy", b"no-referrer"),
 ]  # the others are those of all answers
 log = structlog.get_logger(__name__)
+_MANAGE = "/v1/manage/"
 _NO_ROUTE = {
     404: ("unknown_url", "there is no such path; see /openapi.json"),
     405: ("method_not_allowed", "this path takes "),  # and its methods
@@ -83,7 +84,8 @@ def nearest_path(path: str, served: Iterable[str]) -> str:
         return ""
     if asked in _ELSEWHERE:
         return _ELSEWHERE[asked]
-    known = sorted(served)
+    # routes of operators are like many others, and are meant only by those who ask for one of them
+    known = sorted(one for one in served if asked.startswith(_MANAGE) or not one.startswith(_MANAGE))
     last = [one for one in known if one == f"/v1{asked}" or (asked.endswith(one) and one != "/")]
     if last:
         return max(last, key=len)
