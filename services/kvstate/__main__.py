@@ -124,6 +124,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.set_detail(detail)
     service.on_drain(server.stop)
     await keep_register(bus, register, stack)
+    accounts = account_calls(bus, stack)
     usage = start_usage(service, settings, bus, leases, register)
     used = UsedBySums(usage.sums, register)
     await server.start(
@@ -132,10 +133,10 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             *responses.calls(),
             *LeaseCalls(leases).calls(),
             *AdapterCalls(bus, adapters).calls(),
-            *account_calls(bus, stack).calls(),
+            *accounts.calls(),
             *usage.calls,
             *BlockCalls(tier, counted).calls(),
-            *ErasureCalls(sessions, store, kept_responses, tier).calls(),
+            *ErasureCalls(sessions, store, kept_responses, tier, accounts.audit).calls(),
             *limit_calls(settings, circuit, used, stack).calls(),
         ]
     )

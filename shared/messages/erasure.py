@@ -12,11 +12,13 @@ class TenantErase(Wire, frozen=True, kw_only=True):
 
     Attributes:
         for_ms: How long the service may work on it.
+        actor: Who asks, for an entry of the audit log. Empty: it goes on with what was entered.
     """
 
     max_bytes: ClassVar[int] = 1024
     tenant: Tenant
     for_ms: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1000
+    actor: Annotated[str, msgspec.Meta(max_length=128)] = ""
 
 
 class TenantErased(Wire, frozen=True, kw_only=True):

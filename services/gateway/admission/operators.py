@@ -17,6 +17,13 @@ _FORWARDED = (b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x
 _BY_SETTINGS = Identity(OPERATORS, scopes=Scopes(admin=True))
 
 
+def actor_of(caller: Caller) -> str:
+    """Who makes a change, for the audit log: the key, else a key of `RYZ_ADMIN_KEYS`, else this machine."""
+    if caller.key_id:
+        return f"key {caller.key_id}"
+    return "admin" if caller.named_tenant == OPERATORS else "local"
+
+
 class Operators:
     """Admits callers that may manage models, tenants and keys.
 

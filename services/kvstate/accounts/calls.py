@@ -34,12 +34,16 @@ log = structlog.get_logger(__name__)
 
 
 class AccountCalls:
-    """Answers the calls, and publishes changes to gateways and routers."""
+    """Answers the calls, and publishes changes to gateways and routers.
+
+    Attributes:
+        audit: The log, for what other calls do to a tenant.
+    """
 
     def __init__(self, bus: Bus, store: AccountStore, audit: AuditLog) -> None:
         self._bus = bus
         self._store = store
-        self._audit = audit
+        self.audit = audit
         self._changing = asyncio.Lock()
 
     def calls(self) -> tuple[CallKind, ...]:
@@ -55,7 +59,7 @@ class AccountCalls:
         return table.page(query.cursor, PAGE_BYTES, query.known)
 
     async def _entries(self, query: AuditQuery) -> AuditPage:
-        return AuditPage(entries=await self._audit.newest(query.before, query.count))
+        return AuditPage(entries=await self.audit.newest(query.before, query.count))
 
     async def _change(self, change: AccountChange) -> AccountStored:
         async with self._changing:
@@ -111,7 +115,7 @@ class AccountCalls:
     async def _enter(
         self, change: AccountChange, name: str, record: AccountRecord | None, owner: str
     ) -> None:
-        await self._audit.add(
+        await self.audit.add(
             AuditEntry(
                 at_ms=time.time_ns() // 1_000_000,
                 actor=change.actor,
@@ -126,7 +130,7 @@ class AccountCalls:
         name = change.remove if change.put is None else change.put.name
         action = "refused" if isinstance(error, Conflict) else "failed"
         try:
-            await self._audit.add(
+            await self.audit.add(
                 AuditEntry(
                     at_ms=time.time_ns() // 1_000_000,
                     actor=change.actor,

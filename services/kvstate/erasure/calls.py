@@ -3,16 +3,20 @@
 import time
 from collections.abc import Callable
 
+import structlog
+
+from services.kvstate.accounts.store import AuditLog
 from services.kvstate.blocks.tier import BlockTier
 from services.kvstate.call_server import CallKind
 from services.kvstate.responses.store import ResponseStore
 from services.kvstate.sessions.calls import SessionCalls
 from services.kvstate.sessions.store import SessionStore
 from shared import subjects
-from shared.errors import SessionNotFound
-from shared.messages import SessionDelete, TenantErase, TenantErased
+from shared.errors import SessionNotFound, Unavailable
+from shared.messages import AuditEntry, SessionDelete, TenantErase, TenantErased
 
 PAGE = 64
+log = structlog.get_logger(__name__)
 
 
 class ErasureCalls:
@@ -28,12 +32,15 @@ class ErasureCalls:
         sessions: SessionStore,
         responses: ResponseStore,
         tier: BlockTier,
+        audit: AuditLog,
+        *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deletions = deletions
         self._sessions = sessions
         self._responses = responses
         self._tier = tier
+        self._audit = audit
         self._clock = clock
 
     def calls(self) -> tuple[CallKind, ...]:
@@ -42,6 +49,8 @@ class ErasureCalls:
 
     async def _erase(self, call: TenantErase) -> TenantErased:
         tenant, until = call.tenant, self._clock() + call.for_ms / 1000
+        if call.actor:
+            await self._enter(call)
         gone_sessions, sessions_left = await self._erase_sessions(tenant, until)
         gone_responses, responses_left = await self._erase_responses(tenant, until)
         blocks = num_bytes = 0
@@ -57,6 +66,20 @@ class ErasureCalls:
             kv_bytes=num_bytes,
             left=sessions_left or responses_left or blocks_left,
         )
+
+    async def _enter(self, call: TenantErase) -> None:
+        """Writes the entry of the audit log before anything is erased."""
+        entry = AuditEntry(
+            at_ms=time.time_ns() // 1_000_000,
+            actor=call.actor,
+            action="erase",
+            subject=f"tenant.{call.tenant}",
+            tenant=call.tenant,
+        )
+        try:
+            await self._audit.add(entry)
+        except Unavailable as error:  # a broker without streams has no log, and the data goes all the same
+            log.warning("audit entry not written", error=error.message)
 
     async def _erase_sessions(self, tenant: str, until: float) -> tuple[int, bool]:
         gone = 0

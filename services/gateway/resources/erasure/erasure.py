@@ -56,8 +56,8 @@ class TenantErasure:
         self._bus = bus
         self._batches = batches
 
-    async def erase(self, tenant: str, within_s: float) -> ErasureReceipt:
-        """Erases what there is, for at most about that long.
+    async def erase(self, tenant: str, within_s: float, actor: str) -> ErasureReceipt:
+        """Erases what there is, for at most about that long; `actor` stands in the audit log.
 
         Raises:
             Unavailable: The broker, the KV state service or its store does not answer. What was erased until
@@ -69,7 +69,8 @@ class TenantErasure:
         receipt = await self._erase_files(receipt)
         left = True
         while left and time.monotonic() < until:
-            step = TenantErase(tenant=tenant, for_ms=STEP_MS)
+            step = TenantErase(tenant=tenant, for_ms=STEP_MS, actor=actor)
+            actor = ""  # one entry for all steps
             done = await call(self._bus, subjects.TENANT_ERASE, step, TenantErased, timeout_s=CALL_S)
             receipt = _with(receipt, done)
             left = done.left

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from cli.tenants.erase import erase as erase_command
 from shared import subjects
 from shared.bus.endpoint import call
-from shared.messages import SessionCommit, SessionCommitted
+from shared.messages import AuditPage, AuditQuery, SessionCommit, SessionCommitted
 from tests.kits.gateway.batch_stack import BatchGateway, batch_gateway, chat_lines, null_leader
 from tests.kits.kvstate.service import own_redis, record, running
 from tests.kits.servers import NatsServer
@@ -128,3 +128,12 @@ async def test_the_command_prints_the_receipt(stack: tuple[BatchGateway, BatchGa
     assert (receipt["complete"], receipt["batches"], receipt["files"]) == (True, 1, 2)
     code, text = await ryz("acme", "--yes")
     assert (code, text.startswith("Tenant acme: erased 0 sessions")) == (0, True)
+
+
+async def test_it_is_in_the_audit_log_once(stack: tuple[BatchGateway, BatchGateway]) -> None:
+    gateway, _ = stack
+    assert (await erase(gateway, "acme")).json()["complete"]
+    page = await call(gateway.bus, subjects.AUDIT, AuditQuery(), AuditPage, timeout_s=5.0)
+    assert [(one.actor, one.action, one.subject) for one in page.entries] == [
+        ("admin", "erase", "tenant.acme")
+    ]

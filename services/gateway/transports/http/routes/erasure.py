@@ -7,7 +7,7 @@ from urllib.parse import parse_qs
 import msgspec
 from fastapi import FastAPI, Query
 
-from services.gateway.admission.operators import Operators
+from services.gateway.admission.operators import Operators, actor_of
 from services.gateway.answering.context import GatewayContext
 from services.gateway.resources.erasure.erasure import TenantErasure
 from services.gateway.transports.http.exchange import HttpExchange, HttpRoute
@@ -50,7 +50,7 @@ class ErasureRoutes:
             )
         exchange.take_slots(1)
         async with exchange.running_call(within_s + self._context.client.wait_s):
-            receipt = await self._erasure.erase(tenant, within_s)
+            receipt = await self._erasure.erase(tenant, within_s, actor_of(exchange.caller))
         shown = {"object": "tenant.erasure"} | msgspec.to_builtins(receipt)
         await exchange.reply.send_whole(200, msgspec.json.encode(shown), [])
 

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Query
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from services.gateway.admission.operators import OPERATORS, Operators
+from services.gateway.admission.operators import Operators, actor_of
 from services.gateway.answering.context import GatewayContext
 from services.gateway.transports.http.exchange import HttpExchange, HttpRoute
 from services.gateway.transports.http.openapi_document import ERRORS, DirectRoute, body_documented_as
@@ -76,8 +76,8 @@ class AccountRoutes:
 
     async def serve_request(self, exchange: HttpExchange) -> None:
         """See `HttpExchange.handle`."""
-        tenant = exchange.caller.named_tenant = self._operators.tenant_of(exchange.caller)
-        client = AccountsClient(self._context.client.bus, "admin" if tenant == OPERATORS else "local")
+        exchange.caller.named_tenant = self._operators.tenant_of(exchange.caller)
+        client = AccountsClient(self._context.client.bus, actor_of(exchange.caller))
         kind, _, rest = exchange.scope["path"].removeprefix(f"{PREFIX}/").partition("/")
         status, shown = await self._answers[kind](exchange, client, rest)
         await exchange.reply.send_whole(status, msgspec.json.encode(shown), [])
@@ -91,11 +91,12 @@ class AccountRoutes:
             body = await take_model(exchange, TenantBody)
             register = await client.read()
             record = _found(register.tenant(tenant), f"tenant {tenant[:64]}")
-            expected = _revision(register, record)
-            return 200, _tenant((await client.put(body.applied_to(record), expected=expected)).record)
+            changed, expected = body.applied_to(record), _revision(register, record)
+            ends = _flag(exchange, "end_streams")
+            return 200, _tenant((await client.put(changed, expected=expected, end_streams=ends)).record)
         exchange.admit()
         if method == "DELETE":
-            with_keys = _query(exchange).get("with_keys") in {"true", "1"}
+            with_keys = _flag(exchange, "with_keys")
             revoked = await client.delete_tenant(tenant, with_keys=with_keys)
             return 200, {"id": tenant, "deleted": True, "revoked_keys": revoked}
         register = await client.read()
@@ -128,7 +129,8 @@ class AccountRoutes:
             return 200, _key((await client.put(change.applied_to(record), expected=expected)).record)
         exchange.admit()
         if method == "DELETE":
-            await client.remove(KeyRecord(key_id=key_id, digest=bytes(32)).name)
+            name = KeyRecord(key_id=key_id, digest=bytes(32)).name
+            await client.remove(name, end_streams=_flag(exchange, "end_streams"))
             return 200, {"id": key_id, "revoked": True}
         return 200, key_form(_found((await client.read()).key(key_id), f"key {key_id[:64]}"))
 
@@ -192,8 +194,8 @@ def add_manage_accounts(app: FastAPI, context: GatewayContext, operators: Operat
     async def change_key(key: str) -> None:
         """Changes what a key may be used for; what is not given stays as it is."""
 
-    async def revoke_key(key: str) -> None:
-        """Ends a key at once, everywhere."""
+    async def revoke_key(key: str, end_streams: bool = False) -> None:
+        """Ends a key at once, everywhere; with `end_streams` also its answers under way."""
 
     async def rotate_key(key: str) -> None:
         """Makes another key with the same scopes and limits; the old one ends after the overlap."""
@@ -282,6 +284,10 @@ def _found(record: T | None, what: str) -> T:
 def _revision(register: AccountRegister, record: TenantRecord | KeyRecord) -> int:
     stored = register.stored(record.name)
     return 0 if stored is None else stored.revision
+
+
+def _flag(exchange: HttpExchange, name: str) -> bool:
+    return _query(exchange).get(name) in {"true", "1"}
 
 
 def _query(exchange: HttpExchange) -> dict[str, str]:
