@@ -4,7 +4,7 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from shared.messages.base import Tenant, Wire
+from shared.messages.base import SMALL, Tenant, Wire
 
 
 class TenantErase(Wire, frozen=True, kw_only=True):
@@ -15,7 +15,7 @@ class TenantErase(Wire, frozen=True, kw_only=True):
         actor: Who asks, for an entry of the audit log. Empty: it goes on with what was entered.
     """
 
-    max_bytes: ClassVar[int] = 1024
+    max_bytes: ClassVar[int] = SMALL
     tenant: Tenant
     for_ms: Annotated[int, msgspec.Meta(ge=0, le=10_000)] = 1000
     actor: Annotated[str, msgspec.Meta(max_length=128)] = ""

@@ -154,7 +154,7 @@ SUBJECTS = [
     SubjectRow(f"`{subjects.AUDIT}`", "AuditQuery, answered by AuditPage", "gateways, `ryz`", KVSTATE),
     SubjectRow(f"`{subjects.ACCOUNT_CHANGED}`", "AccountChanged", "kvstate", "all routers and gateways"),
     SubjectRow(f"`{subjects.USAGE}`", "UsageQuery, answered by UsagePage", "gateways, `ryz`", KVSTATE),
-    SubjectRow(f"`{subjects.LEASE_LIMITS}`", "leases of tenants' limits", "routers, gateways", KVSTATE),
+    SubjectRow(f"`{subjects.TENANT_ERASE}`", "TenantErase, answered by TenantErased", "gateways", KVSTATE),
     SubjectRow(_each(subjects.claim("_"), "group"), "ClaimGroup, answered by GroupClaimed", LEADER, LEADER),
     SubjectRow(_each(subjects.drain("_"), "group"), "DrainGroup, answered by Draining", "operators", LEADER),
     SubjectRow(
