@@ -32,6 +32,7 @@ OWNERS: Mapping[str, Owner] = {
     "cancelled": "caller",
     "deadline_exceeded": "caller",
     "rate_limited": "other",
+    "insufficient_quota": "other",
     "overloaded": "other",
     "unavailable": "store",
     "group_lost": "group",  # the group's state shows it to routers, so it is not counted once more
