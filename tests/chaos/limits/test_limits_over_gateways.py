@@ -10,7 +10,7 @@ import pytest
 
 from shared.messages import Limits
 from tests.kits.chaos.scale import scaled
-from tests.kits.stacks.limits_stack import LimitsFleet, in_one_minute, statuses
+from tests.kits.stacks.limits_stack import GATEWAYS, LimitsFleet, in_one_minute, statuses
 
 LIMIT, REQUESTS = scaled((60, 300), (1000, 10_000))
 MINUTE = Limits(requests_per_minute=LIMIT)
@@ -80,7 +80,8 @@ async def test_a_flushed_redis_learns_from_the_gateways(fleet: LimitsFleet) -> N
     good += statuses(answers)[200]
     assert set(statuses(answers)) == {200, 429}
     assert int(time.time() // 60) == minute, "the machine was too slow for one minute"
-    assert 0.9 * LIMIT <= good <= LIMIT, "what was given back unseen may stay unused"
+    # what was given back unseen may stay unused; what a gateway got in the moment of the flush only it knows
+    assert 0.9 * LIMIT <= good <= LIMIT + GATEWAYS
 
 
 async def test_a_killed_redis_comes_back_empty(fleet: LimitsFleet) -> None:

@@ -8,11 +8,10 @@ from pathlib import Path
 
 import httpx
 
-from shared import subjects
 from shared.bus.nats import NatsBus
-from shared.codec import encode
-from shared.messages import AccountChanged, Limits, StoredAccount, TenantRecord
-from tests.kits.servers import free_ports
+from shared.client.calls.accounts_client import AccountsClient
+from shared.messages import Limits, TenantRecord
+from tests.kits.servers import NatsServer, free_ports
 from tests.kits.stacks.stream_stack import KEYS
 from tests.kits.stacks.turn_stack import TurnsFleet, body
 
@@ -31,6 +30,7 @@ class LimitsFleet(TurnsFleet):
 
     def __init__(self, folder: Path, limits: dict[str, Limits]) -> None:
         super().__init__(folder, groups=1)
+        self.nats = NatsServer(folder, folder / "streams")
         self.limits = limits
         self.ports = free_ports(GATEWAYS)
         self.gateway_constants = [{} for _ in range(GATEWAYS)]
@@ -52,12 +52,9 @@ class LimitsFleet(TurnsFleet):
 
     async def _publish_limits(self) -> None:
         bus = await NatsBus.connect(self.nats.url, name="test")
-        for number, (tenant, limits) in enumerate(self.limits.items()):
-            record = TenantRecord(tenant=tenant, limits=limits)
-            stored = StoredAccount(record=record, revision=number + 1)
-            change = AccountChanged(before=number, version=number + 1, put=stored)
-            await bus.publish(subjects.ACCOUNT_CHANGED, encode(change))
-        await bus.flush()
+        accounts = AccountsClient(bus, "test")
+        for tenant, limits in self.limits.items():
+            await accounts.put(TenantRecord(tenant=tenant, limits=limits))
         await bus.close()
 
     async def ask(self, tenant: str, count: int, at_once: int = 60) -> list[httpx.Response]:
