@@ -111,13 +111,16 @@ class AccountsSync:
         known = register.version if was_current else 0
         asked_at = asyncio.get_running_loop().time()
         during = self._during = list[AccountChanged]()
+        no_store = False
         try:
             records, version = await read_accounts(self._bus, known)
         except RyzError as error:
             log.debug("accounts not read, the known ones stand", error=error.message, known=len(register))
-            self.no_store = error.data.get("reason") == "no_jetstream"
-            self._note("accounts_not_read")
-            return False
+            self.no_store = no_store = error.data.get("reason") == "no_jetstream"
+            if not no_store or register.version:
+                self._note("accounts_not_read")
+                return False
+            records, version = [], 0  # where nothing can be kept there is nothing, unless there was before
         finally:
             self._during = None
         if version != known or not was_current:
@@ -126,7 +129,7 @@ class AccountsSync:
         register.is_current = True
         applied = [register.apply(change) for change in during]
         self._missed = not all(applied)
-        self.last_read_at, self.no_store = asked_at, False
+        self.last_read_at, self.no_store = asked_at, no_store
         return True
 
     async def keep(self) -> None:

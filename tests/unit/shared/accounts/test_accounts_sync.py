@@ -184,6 +184,22 @@ async def test_what_is_known_stands_while_the_service_is_away() -> None:
         assert not sync.no_store
 
 
+async def test_where_the_broker_keeps_no_streams_there_are_no_records() -> None:
+    async with kept(read=False) as (service, sync, _):
+        service.away = "no_jetstream"
+        assert await sync.read()
+        assert sync.register.is_current
+        assert sync.no_store
+        assert not len(sync.register)
+        assert sync.last_read_at > float("-inf")
+        service.away = ""
+        assert await sync.read()
+        assert len(sync.register) == 5
+        service.away = "no_jetstream"
+        assert not await sync.read(), "what was there stands"
+        assert len(sync.register) == 5
+
+
 async def test_a_read_that_a_change_cuts_in_two_begins_again() -> None:
     async with kept(read=False) as (service, sync, _):
         left = [8, 7, 6]
