@@ -37,7 +37,7 @@ class BrowserGuard:
             self._app = CORSMiddleware(
                 app,
                 allow_origins=sorted(origins),
-                allow_methods=["GET", "HEAD", "POST", "PUT", "DELETE"],
+                allow_methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE"],
                 allow_headers=["*"],
                 expose_headers=READABLE_HEADERS,
             )

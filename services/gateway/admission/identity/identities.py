@@ -63,14 +63,12 @@ class Identities:
 
     @property
     def is_open(self) -> bool:
-        """Returns whether requests need no key. False while that is not known."""
-        register = self._accounts.register
-        return (
-            not self._has_own
-            and self._accounts.was_read
-            and not register.rules.keys_required
-            and not register.key_tenants
-        )
+        """Returns whether requests need no key. False while that is not known.
+
+        Of stored keys the rule alone decides, which is set before the first of them is stored.
+        """
+        required = self._accounts.register.rules.keys_required
+        return not self._has_own and self._accounts.was_read and not required
 
     @property
     def is_known(self) -> bool:
