@@ -67,7 +67,9 @@ test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="
 ifdef ARGS
 	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE)
+	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE) || { \
+	echo "==> what failed, once more and alone: some tests have time limits, and others ran beside them"; \
+	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none; }
 ifndef FORKED
 	@$(MEASURED) --out $(COVERAGE_ALONE) -m pytest -m "$(ORDINARY) and alone"
 endif
