@@ -67,6 +67,7 @@ def test_shares_follow_the_keys_while_the_gateway_runs() -> None:
         return found.party_of(tenant, ONE), found.share, quota.party_limit, bodies.party_limit
 
     assert shares("default") == ("address 192.0.2.1", ADDRESS_SHARE, 14, 256)
+    accounts.require_keys()  # the service does it with the first key
     key = accounts.add_key("ada")
     assert shares("ada") == ("ada", 1.0, 16, 1024)
     accounts.add_key("bob")
@@ -81,6 +82,7 @@ def test_what_was_taken_for_an_address_is_given_back_for_it_after_keys_came() ->
     quota = found.quota(16, what="requests under way", reason="gateway_concurrency")
     party = found.party_of("default", ONE)
     quota.take_units(party, 14)
+    accounts.require_keys()
     accounts.add_key("ada")
     accounts.add_key("bob")
     assert found.party_of("ada", ONE) == "ada"

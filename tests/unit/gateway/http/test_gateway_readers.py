@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.gateway.admission.caller import Caller
+from services.gateway.admission.caller import new_caller
 from services.gateway.answering.answer_cost import check_cost
 from services.gateway.answering.events.slow_readers import ReaderLimits, Unread, answers_to_cut
 from services.gateway.answering.running_call import STANDING_S, RunningCall
@@ -36,10 +36,9 @@ def test_a_reader_that_is_waited_for_and_falls_far_behind_is_cut_off_before_its_
 
 def test_only_a_reader_that_is_waited_for_is_told_that_it_did_not_read() -> None:
     """After a pause of the whole gateway its call is late, and so are the deadlines of its generations."""
-    delivery = SimpleNamespace(waits_since=0.0, unsent=0)
-    caller = cast(
-        Caller, SimpleNamespace(delivery=delivery, party="a", connection=SimpleNamespace(gone=False))
-    )
+    delivery = cast(Any, SimpleNamespace(waits_since=0.0, unsent=0, started=False))
+    connection = cast(Any, SimpleNamespace(gone=False, on_gone=None))
+    caller = new_caller("/v1/chat/completions", {}, connection, delivery)
 
     async def unread_after(seconds: float) -> Unread:
         call = RunningCall(caller, set(), 3.0)
