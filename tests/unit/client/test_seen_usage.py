@@ -3,6 +3,8 @@
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.seen_usage import seen_usage
@@ -12,6 +14,8 @@ from shared.codec import pack_tokens
 from shared.errors import GroupLost
 from shared.messages import Accepted, Delta, Done, Failed, GenerateRequest, Tokens, Usage, UsageRecord
 from tests.kits.client import client_context
+
+pytestmark = pytest.mark.sources  # streams are made up of what is read of them
 
 SETTINGS = ClientSettings(max_losses=0)
 
