@@ -17,7 +17,7 @@ class FirstAdminKey:
     """Makes an admin key unless there is one already, and writes it into the state directory.
 
     Args:
-        state_dir: Of the stack.
+        state_dir: The state directory of the stack.
         broker_url: Of our own broker, with the user of commands; empty: it is another one, which may keep
             nothing.
 
@@ -59,7 +59,7 @@ def admin_key_words(state_dir: Path, text: str, *, shown: bool) -> str:
     """Return what a start says of the key that it made.
 
     Args:
-        state_dir: Of the stack.
+        state_dir: The state directory of the stack.
         text: The key.
         shown: Whether the key itself may be printed: only where nothing keeps what is printed.
     """

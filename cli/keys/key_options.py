@@ -43,7 +43,7 @@ class KeyOptions:
 
         from msgspec.structs import replace  # noqa: PLC0415 (keeps `ryz --help` quick)
 
-        from shared.messages.accounts import Api  # noqa: PLC0415
+        from shared.messages.tenants.accounts import Api  # noqa: PLC0415
 
         for name in self.api:
             if name not in get_args(Api):

@@ -16,7 +16,7 @@ def price(
     model: Annotated[str, typer.Argument(help="A model; none: list the prices.", show_default=False)] = "",
     *,
     prompt: Annotated[Amount, typer.Option(help="Of a million prompt tokens.", **_AMOUNT)] = None,
-    cached: Annotated[Amount, typer.Option(help="Of those that were in the cache.", **_AMOUNT)] = None,
+    cached: Annotated[Amount, typer.Option(help="Of cached ones; else as the prompt.", **_AMOUNT)] = None,
     completion: Annotated[Amount, typer.Option(help="Of a million generated tokens.", **_AMOUNT)] = None,
     currency: Annotated[str, typer.Option(help="The word beside all prices.", show_default=False)] = "",
     remove: Annotated[bool, typer.Option("--remove", help="The model has no price any more.")] = False,

@@ -17,7 +17,7 @@ from shared.accounts.forms import (
     prices_form,
     tenant_form,
     tenants_form,
-    to_millionths,
+    with_prices,
 )
 from shared.accounts.register import AccountRegister
 from shared.client.calls.accounts_client import AccountsClient
@@ -120,7 +120,7 @@ def change_price(
         if currency and currency != rules.currency:
             await client.put(replace(rules, currency=currency))
         known = next((one for one in (await client.read()).prices() if one.model == model), record)
-        record = replace(known, **{name: to_millionths(amount) for name, amount in given.items()})
+        record = with_prices(known, given)
         await client.put(record)
         return record, currency or rules.currency
 

@@ -65,8 +65,7 @@ from shared.settings import load
 from shared.telemetry.metrics import ClientCollector
 from shared.telemetry.service_levels import ServiceLevels
 from shared.tls import check_server_files
-from shared.usage.ledger import UsageLedger
-from shared.usage.metrics import LedgerCollector
+from shared.usage.assembly import open_ledger
 from shared.web.http_server import http_server, passed_socket
 from shared.web.web_socket import web_socket_options
 
@@ -88,19 +87,6 @@ class OpenServers:
     http_port: int
     direct: DirectCalls
     grpc_port: int = 0
-
-
-async def start_client(service: Service, stack: AsyncExitStack, client: InferenceClient) -> None:
-    """Starts the client, which writes what it saw of generations that end without a last frame."""
-    ledger = UsageLedger(client.bus)
-    await ledger.start()
-    stack.push_async_callback(ledger.close)
-    writing = asyncio.create_task(ledger.send_forever())
-    stack.callback(writing.cancel)
-    service.registry.register(LedgerCollector("ryz_gateway_", ledger))
-    client.record_usage(ledger.put)
-    await client.start()
-    stack.push_async_callback(client.close)
 
 
 async def start(
@@ -127,7 +113,9 @@ async def start(
     measured = ClientCollector(service.registry)
     client = InferenceClient(bus, client_settings, stats=measured.stats, timelines=service.timelines)
     tokens = tokens_per_minute(settings.rate_limit_tpm)
-    await start_client(service, stack, client)
+    client.record_usage((await open_ledger(bus, service.registry, "ryz_gateway_", stack)).put)
+    await client.start()
+    stack.push_async_callback(client.close)
     metrics = GatewayMetrics(service.registry)
     identities, news = await open_identities(settings, keys, bus, stack, metrics)
     parties = Parties(identities, settings)
@@ -254,10 +242,7 @@ async def _model_aliases(
     """Other names of models and adapters; the adapters are kept in step with the register."""
     aliases = checked_aliases(settings)
     adapters = AdapterNames(AdapterRegister(), aliases)
-    register = RegisterSync(bus, adapters.register)
-    await register.listen()
-    keeping = asyncio.create_task(register.keep())
-    stack.callback(keeping.cancel)
+    await RegisterSync(bus, adapters.register).open(stack)
     levels.label_of = adapters.label_of
     return ModelAliases(aliases, list_names, adapters=adapters)
 

@@ -56,7 +56,7 @@ class ServedModels:
         self._usable = usable
 
     async def list_all(self) -> list[ServedModel]:
-        """The models of ready groups, those that hosts offer, and their adapters, whoever may use them."""
+        """The models of ready groups, those that hosts offer, and their adapters, for any tenant."""
         return self._all(await self._known(""))
 
     async def list_for(self, identity: Identity) -> list[ServedModel]:

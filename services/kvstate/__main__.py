@@ -20,6 +20,7 @@ from services.kvstate.blocks.tier import BlockTier
 from services.kvstate.call_server import CallServer
 from services.kvstate.domain.session_quota import SessionLives
 from services.kvstate.erasure.calls import ErasureCalls
+from services.kvstate.erasure.tenant_blocks import TenantBlocks
 from services.kvstate.leases.calls import LeaseCalls
 from services.kvstate.leases.store import LeaseStore
 from services.kvstate.metrics import KVStateMetrics
@@ -136,7 +137,9 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             *accounts.calls(),
             *usage.calls,
             *BlockCalls(tier, counted).calls(),
-            *ErasureCalls(sessions, store, kept_responses, tier, accounts.audit).calls(),
+            *ErasureCalls(
+                sessions, store, kept_responses, TenantBlocks(blocks, counted.evicted), accounts.audit
+            ).calls(),
             *limit_calls(settings, circuit, used, stack).calls(),
         ]
     )

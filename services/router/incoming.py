@@ -16,7 +16,7 @@ from shared.bus.subject import can_answer
 from shared.codec import decode, encode, fields_of
 from shared.errors import InvalidRequest
 from shared.identity import routing_key, session_key
-from shared.messages import GenerateRequest, SessionRef, Wire
+from shared.messages import GenerateRequest, ListModels, SessionRef, Wire
 from shared.messages.base import (
     DEFAULT_TENANT,
     ID_PATTERN,
@@ -238,3 +238,11 @@ def sender(message: Message, max_bytes: int = sys.maxsize) -> Sender:
         attempt=attempt if type(attempt) is int and 0 <= attempt <= MAX_ATTEMPT else 0,
         reply_to=found if can_answer(found, caller) else "",
     )
+
+
+def models_query(data: bytes) -> ListModels | None:
+    """A query for the models in JSON; None if it is no object."""
+    try:
+        return msgspec.json.decode(data[: ListModels.max_bytes], type=ListModels)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None

@@ -17,7 +17,7 @@ from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
 from services.router.domain.adapters import adapters_not_read
 from services.router.domain.groups.fleet import Change
-from services.router.incoming import Incoming, read, sender
+from services.router.incoming import Incoming, models_query, read, sender
 from services.router.losses import LossReports
 from services.router.outside.gate import OutsideGate
 from shared import subjects
@@ -251,7 +251,7 @@ class RouterSubscriptions:
         """
 
         async def answer(message: Message) -> None:
-            query = _in_json(message.data)
+            query = models_query(message.data)
             if query is None:
                 waits = handle(message)
                 if waits is not None:
@@ -296,11 +296,3 @@ def _check_subject(heartbeat: Heartbeat, message: Message) -> None:
         raise InvalidRequest(
             f"a heartbeat of group {heartbeat.group!r} came on {message.subject}", param="group"
         )
-
-
-def _in_json(data: bytes) -> ListModels | None:
-    """A query for the models in JSON; None if it is no object."""
-    try:
-        return msgspec.json.decode(data[: ListModels.max_bytes], type=ListModels)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None

@@ -3,9 +3,11 @@
 Money is in units of the currency, prices are for a million tokens. Digests are left out. Pure.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
 from shared.accounts.keys import shown_prefix
 from shared.accounts.register import AccountRegister
@@ -20,6 +22,17 @@ Form = dict[str, Any]
 def to_millionths(amount: float) -> int:
     """An amount of the currency as it is kept."""
     return round(amount * MILLION)
+
+
+def with_prices(record: PriceRecord, given: Mapping[str, float]) -> PriceRecord:
+    """Returns a price with the amounts that were given, by field; cached tokens cost what a prompt's do.
+
+    That ends when they are given a price of their own.
+    """
+    amounts = {name: to_millionths(amount) for name, amount in given.items()}
+    if "prompt" in amounts and record.cached == record.prompt:
+        amounts.setdefault("cached", amounts["prompt"])
+    return replace(record, **amounts)
 
 
 def limits_form(limits: Limits) -> Form:

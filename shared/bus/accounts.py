@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
-from shared import subjects
+from shared import streams, subjects
 from shared.bus.jetstream.subjects import stream_subjects
 from shared.subjects import ANY_CALLER, Caller
 
@@ -75,17 +75,17 @@ RESPONSE_CALLS = (
     subjects.RESPONSE_CLAIM, subjects.RESPONSE_DELETE,
 )  # fmt: skip
 BATCHES = (
-    subjects.batch_record("*", "*"), subjects.batch_line("*", "*"), subjects.batch_result("*", "*"),
-    subjects.file_pieces("*"), subjects.file_known("*"), *stream_subjects(subjects.BATCHES_STREAM),
-    *stream_subjects(subjects.LINES_STREAM, work=True), *stream_subjects(subjects.RESULTS_STREAM),
-    *stream_subjects(subjects.FILES_STREAM),
+    streams.batch_record("*", "*"), streams.batch_line("*", "*"), streams.batch_result("*", "*"),
+    streams.file_pieces("*"), streams.file_known("*"), *stream_subjects(streams.BATCHES_STREAM),
+    *stream_subjects(streams.LINES_STREAM, work=True), *stream_subjects(streams.RESULTS_STREAM),
+    *stream_subjects(streams.FILES_STREAM),
 )  # fmt: skip
 ACCOUNT_CALLS = (subjects.ACCOUNT_CHANGE, subjects.ACCOUNTS, subjects.AUDIT, subjects.USAGE)
 LEDGERS = (
-    subjects.account_record("*"), subjects.audit_entry(), subjects.usage("*"),
-    subjects.usage_sum("*", "*", "*"), *stream_subjects(subjects.ACCOUNTS_STREAM),
-    *stream_subjects(subjects.AUDIT_STREAM), *stream_subjects(subjects.USAGE_STREAM),
-    *stream_subjects(subjects.USAGE_SUMS_STREAM),
+    streams.account_record("*"), streams.audit_entry(), streams.usage("*"),
+    streams.usage_sum("*", "*", "*"), *stream_subjects(streams.ACCOUNTS_STREAM),
+    *stream_subjects(streams.AUDIT_STREAM), *stream_subjects(streams.USAGE_STREAM),
+    *stream_subjects(streams.USAGE_SUMS_STREAM),
 )  # fmt: skip
 
 _GATEWAY = BusAccount(
@@ -98,7 +98,7 @@ _GATEWAY = BusAccount(
         subjects.SESSION_DESCRIBE, subjects.SESSION_PIN, subjects.SESSION_ROUTE, subjects.KV_HOLDERS, WARM,
         DELIVERED, subjects.STATUS, subjects.MANAGE_MODEL, subjects.PUT_MODEL, *MANAGE_ADAPTERS,
         subjects.ADAPTERS, *TOKENIZE, *RESPONSE_CALLS, *BATCHES, *ACCOUNT_CALLS, subjects.LEASE_LIMITS,
-        subjects.TENANT_ERASE, subjects.usage("*"),
+        subjects.TENANT_ERASE, streams.usage("*"),
     ),
     read=(
         subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.SRV_ALL, subjects.HEARTBEAT_ALL,
@@ -136,7 +136,7 @@ _WORKER = BusAccount(
     "leaders of groups",
     publish=(
         _all(subjects.heartbeat("_")), subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.BLOCKS_FIND,
-        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, CLAIM, ANY_INBOX, subjects.usage("*"),
+        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, CLAIM, ANY_INBOX, streams.usage("*"),
     ),
     read=(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,

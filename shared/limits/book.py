@@ -10,7 +10,7 @@ from typing import NamedTuple
 from shared.accounts.register import AccountRegister
 from shared.limits.lease import Lease
 from shared.limits.pools import Pool, PoolName, pools_of
-from shared.messages.limits import (
+from shared.messages.tenants.limits import (
     MAX_POOLS,
     MAX_TAKES,
     LeasedLimits,

@@ -8,7 +8,7 @@ import math
 
 from shared.limits.pools import Pool
 from shared.limits.windows import window_at
-from shared.messages.limits import LimitLease, LimitPool
+from shared.messages.tenants.limits import LimitLease, LimitPool
 
 AHEAD_S = 0.5  # a portion lasts for so long at the observed rate
 TICK_S = 0.25  # rates are measured over at least so long

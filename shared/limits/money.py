@@ -1,6 +1,6 @@
 """What tokens cost. Pure."""
 
-from shared.messages.accounts import PriceRecord
+from shared.messages.tenants.accounts import PriceRecord
 
 PER = 1_000_000  # prices are for so many tokens
 

@@ -4,8 +4,8 @@ from typing import NamedTuple
 
 from shared.errors import InvalidRequest
 from shared.limits.windows import zone_of
-from shared.messages.accounts import Limits
-from shared.messages.limits import Measure, WindowKind
+from shared.messages.tenants.accounts import Limits
+from shared.messages.tenants.limits import Measure, WindowKind
 
 # field of `Limits`, measure, window
 _COUNTED: tuple[tuple[str, Measure, WindowKind], ...] = (

@@ -1,23 +1,5 @@
 """Every message that crosses the bus, and nothing else. Start reading at `generate.py`."""
 
-from shared.messages.accounts import (
-    AccountChange,
-    AccountChanged,
-    AccountPage,
-    AccountQuery,
-    AccountRecord,
-    AccountRules,
-    AccountStored,
-    AuditEntry,
-    AuditPage,
-    AuditQuery,
-    KeyRecord,
-    Limits,
-    PriceRecord,
-    Scopes,
-    StoredAccount,
-    TenantRecord,
-)
 from shared.messages.adapters import (
     Adapter,
     AdapterChanged,
@@ -76,7 +58,6 @@ from shared.messages.conversation import (
     ToolDefinition,
     ToolUse,
 )
-from shared.messages.erasure import TenantErase, TenantErased
 from shared.messages.fleet import (
     ClaimGroup,
     DownReason,
@@ -120,7 +101,6 @@ from shared.messages.generate import (
     SessionRef,
     Work,
 )
-from shared.messages.limits import LeasedLimits, LeaseLimits, LimitLease, LimitPool, LimitTake
 from shared.messages.models import (
     GroupCommanded,
     HostedGroup,
@@ -187,9 +167,29 @@ from shared.messages.sessions import (
     TurnMark,
     TurnState,
 )
+from shared.messages.tenants.accounts import (
+    AccountChange,
+    AccountChanged,
+    AccountPage,
+    AccountQuery,
+    AccountRecord,
+    AccountRules,
+    AccountStored,
+    AuditEntry,
+    AuditPage,
+    AuditQuery,
+    KeyRecord,
+    Limits,
+    PriceRecord,
+    Scopes,
+    StoredAccount,
+    TenantRecord,
+)
+from shared.messages.tenants.erasure import TenantErase, TenantErased
+from shared.messages.tenants.limits import LeasedLimits, LeaseLimits, LimitLease, LimitPool, LimitTake
+from shared.messages.tenants.usage import UsagePage, UsageQuery, UsageRecord, UsageRecords, UsageSum
 from shared.messages.timelines import ExplainQuery, Explanation, Moment, Timeline
 from shared.messages.tokenize import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery
-from shared.messages.usage import UsagePage, UsageQuery, UsageRecord, UsageRecords, UsageSum
 
 __all__ = [
     "Accepted", "AccountChange", "AccountChanged", "AccountPage", "AccountQuery", "AccountRecord",

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from shared.messages.accounts import NO_KEY_OR_ID
 from shared.messages.adapters import Adapter
 from shared.messages.answer_parts import EmbeddingOptions, StructuredOutput
 from shared.messages.base import (
@@ -27,6 +26,7 @@ from shared.messages.base import (
     Wire,
 )
 from shared.messages.conversation import ChatMessage, TemplateOptions, ToolUse
+from shared.messages.tenants.accounts import NO_KEY_OR_ID
 
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]

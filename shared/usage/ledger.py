@@ -20,7 +20,7 @@ from shared.bus.jetstream.stream_messages import MESSAGE_ID
 from shared.codec import encode
 from shared.errors import RyzError, Unavailable
 from shared.messages import UsageRecord, UsageRecords
-from shared.subjects import usage
+from shared.streams import usage
 
 TICK_S = 0.25
 AGAIN_S = 2.0  # after which a message without an acknowledgement is published again

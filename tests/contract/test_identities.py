@@ -10,8 +10,8 @@ import pytest_asyncio
 from services.gateway.admission.identity.guesses import MAX_WRONG
 from shared.accounts.keys import NewKey, new_key
 from shared.messages import KeyRecord, TenantRecord
-from tests.kits.gateway.account_service import AccountService
 from tests.kits.gateway.gateway import WORDS, Gateway, running_gateway
+from tests.kits.gateway.identity.account_service import AccountService
 from tests.kits.gateway.transports import TRANSPORTS
 from tests.kits.servers import free_port
 from tests.kits.waiting import PATIENCE_S

@@ -20,7 +20,7 @@ from shared.messages import (
     Tokens,
 )
 from shared.subjects import Caller
-from tests.kits.gateway.account_service import AccountService
+from tests.kits.gateway.identity.account_service import AccountService
 from tests.kits.router.live import router
 from tests.kits.servers import GuardedNats
 from tests.kits.waiting import until

@@ -23,27 +23,24 @@ from shared.messages import (
     FrameBatch,
     GenerateRequest,
     Wire,
-    accounts,
     adapters,
     answer_parts,
     batches,
     blocks,
     conversation,
-    erasure,
     fleet,
     frame_calls,
     frames,
     generate,
-    limits,
     models,
     profiles,
     responses,
     sessions,
     timelines,
     tokenize,
-    usage,
 )
 from shared.messages.frames import Frame
+from shared.messages.tenants import accounts, erasure, limits, usage
 from tools.docs import protocol_subjects, protocol_text
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"

@@ -1,6 +1,5 @@
 """Builds what the service does about tenants, keys and prices."""
 
-import asyncio
 from contextlib import AsyncExitStack
 
 from services.kvstate.accounts.calls import AccountCalls
@@ -26,7 +25,4 @@ async def keep_register(bus: Bus, register: AccountRegister, stack: AsyncExitSta
 
     Its quotas, sums and limits are by these.
     """
-    copy = AccountsSync(bus, register)
-    await copy.listen()
-    keeping = asyncio.create_task(copy.keep())
-    stack.callback(keeping.cancel)
+    await AccountsSync(bus, register).open(stack)

@@ -16,8 +16,8 @@ from shared.messages import (
     StoredAccount,
     TenantRecord,
 )
-from shared.messages.accounts import ANY_REVISION, MAX_KEYS, MAX_TENANTS
 from shared.messages.base import DEFAULT_TENANT
+from shared.messages.tenants.accounts import ANY_REVISION, MAX_KEYS, MAX_TENANTS
 
 RULES = AccountRules().name
 MAX_PRICES = 10_000

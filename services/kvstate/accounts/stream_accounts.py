@@ -21,7 +21,8 @@ from shared.bus.jetstream.stream_messages import StoredMessage, StreamState, str
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest, RyzError, Unavailable
 from shared.messages import AccountRecord, StoredAccount
-from shared.subjects import ACCOUNTS_STREAM, account_record, name_in
+from shared.streams import ACCOUNTS_STREAM, account_record
+from shared.subjects import name_in
 
 READ_COUNT = 2000  # messages of one read
 MAX_DROPPED, DROP_AT_ONCE = 1000, 200

@@ -10,7 +10,7 @@ from shared.bus.jetstream.stream_messages import StoredMessage, stream_config
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest
 from shared.messages import AuditEntry
-from shared.subjects import AUDIT_STREAM, audit_entry
+from shared.streams import AUDIT_STREAM, audit_entry
 
 MAX_BYTES = 2**30  # about three million entries; beyond it the oldest go
 log = structlog.get_logger(__name__)

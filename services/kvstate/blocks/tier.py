@@ -14,7 +14,6 @@ from services.kvstate.blocks.store import (
     BlockTotals,
     BlockUsage,
     FoundBlocks,
-    FreedBlocks,
     RegisteredBlocks,
     WrittenBlocks,
 )
@@ -36,7 +35,6 @@ from shared.messages import BlocksCommitted, HeldBlocks
 
 log = structlog.get_logger(__name__)
 AskFates = Callable[[Sequence[tuple[str, str]]], Awaitable[list[SessionFate]]]  # as `SessionStore.fates`
-_EVERYTHING = 2**62  # bytes
 _STEPS = 64  # evictions in one call; the sweep does the rest
 _ROOM_SHARE = 0.1  # of the stored bytes is evicted when Redis has no memory left
 
@@ -168,16 +166,6 @@ class BlockTier:
         names = await self._store.release_session(tenant, session_id)
         self._on_evicted("session_deleted", len(names))
         return names
-
-    async def erase_tenant(self, tenant: str) -> tuple[FreedBlocks, bool]:
-        """Deletes blocks of a tenant, as many as one step may; True if some are left.
-
-        Blocks that a group reads at this moment are leased and stay until it has them.
-        """
-        freed = await self._store.evict_blocks(_EVERYTHING, tenant=tenant)
-        self._on_evicted("tenant_erased", freed.blocks)
-        totals = await self.refresh_totals()
-        return freed, totals.accounts.get(tenant, BlockUsage()).blocks > 0
 
     async def usage_of(self, tenant: str, session_ids: Sequence[str]) -> list[BlockUsage]:
         """See `BlockStore.usage_of`."""

@@ -6,13 +6,14 @@ from collections.abc import Callable
 import structlog
 
 from services.kvstate.accounts.store import AuditLog
-from services.kvstate.blocks.tier import BlockTier
 from services.kvstate.call_server import CallKind
+from services.kvstate.erasure.tenant_blocks import TenantBlocks
 from services.kvstate.responses.store import ResponseStore
 from services.kvstate.sessions.calls import SessionCalls
 from services.kvstate.sessions.store import SessionStore
 from shared import subjects
-from shared.errors import SessionNotFound, Unavailable
+from shared.bus.jetstream.errors import NoJetStream
+from shared.errors import SessionNotFound
 from shared.messages import AuditEntry, SessionDelete, TenantErase, TenantErased
 
 PAGE = 64
@@ -31,7 +32,7 @@ class ErasureCalls:
         deletions: SessionCalls,
         sessions: SessionStore,
         responses: ResponseStore,
-        tier: BlockTier,
+        blocks: TenantBlocks,
         audit: AuditLog,
         *,
         clock: Callable[[], float] = time.monotonic,
@@ -39,7 +40,7 @@ class ErasureCalls:
         self._deletions = deletions
         self._sessions = sessions
         self._responses = responses
-        self._tier = tier
+        self._blocks = blocks
         self._audit = audit
         self._clock = clock
 
@@ -55,7 +56,7 @@ class ErasureCalls:
         gone_responses, responses_left = await self._erase_responses(tenant, until)
         blocks = num_bytes = 0
         while True:
-            freed, blocks_left = await self._tier.erase_tenant(tenant)
+            freed, blocks_left = await self._blocks.erase_some(tenant)
             blocks, num_bytes = blocks + freed.blocks, num_bytes + freed.num_bytes
             if not (blocks_left and freed.blocks) or self._clock() >= until:
                 break
@@ -78,7 +79,7 @@ class ErasureCalls:
         )
         try:
             await self._audit.add(entry)
-        except Unavailable as error:  # a broker without streams has no log, and the data goes all the same
+        except NoJetStream as error:  # such a broker has no log, and the data goes all the same
             log.warning("audit entry not written", error=error.message)
 
     async def _erase_sessions(self, tenant: str, until: float) -> tuple[int, bool]:

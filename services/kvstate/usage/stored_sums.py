@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from msgspec.structs import replace
 
-from shared import subjects
+from shared import streams
 from shared.messages import PriceRecord, UsageRecord, UsageSum
 from shared.messages.base import Wire
 
@@ -36,7 +36,7 @@ class SumName(NamedTuple):
     @property
     def subject(self) -> str:
         """Where the sum is stored."""
-        return subjects.usage_sum(self.day, self.tenant, f"{self.key_id}/{self.model}")
+        return streams.usage_sum(self.day, self.tenant, f"{self.key_id}/{self.model}")
 
 
 class StoredSum(Wire, frozen=True, kw_only=True):

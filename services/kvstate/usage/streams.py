@@ -8,7 +8,7 @@ import msgspec
 
 from services.kvstate.usage.stored_sums import StoredSum
 from services.kvstate.usage.sums import UsageSums
-from shared import codec, subjects
+from shared import codec, streams
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.jetstream.stream_messages import NANOSECONDS, StoredMessage, stream_config
 from shared.errors import InvalidRequest
@@ -18,8 +18,8 @@ DAY_S = 86_400
 # A record is in its sum within seconds. A month more lets an operator look into a bill of the month before.
 LEDGER_DAYS = 35
 DUPLICATES_S = 600  # longer than a writer publishes a record again; each id takes about 100 bytes meanwhile
-POSITION = subjects.usage_sum("position", "-", "ledger")
-ALL_SUMS = subjects.usage_sum("*", "*", "*")
+POSITION = streams.usage_sum("position", "-", "ledger")
+ALL_SUMS = streams.usage_sum("*", "*", "*")
 AT_ONCE = 1000
 
 
@@ -45,14 +45,14 @@ class UsageStreams:
     async def ensure(self) -> str:
         """Makes the streams, unless they are there; returns which ledger it is."""
         ledger = stream_config(
-            subjects.USAGE_STREAM,
-            [subjects.usage("*")],
+            streams.USAGE_STREAM,
+            [streams.usage("*")],
             max_age=LEDGER_DAYS * DAY_S * NANOSECONDS,
             duplicate_window=DUPLICATES_S * NANOSECONDS,
             discard="old",
         )
         sums = stream_config(
-            subjects.USAGE_SUMS_STREAM,
+            streams.USAGE_SUMS_STREAM,
             [ALL_SUMS],
             max_age=(self._keep_days + 1) * DAY_S * NANOSECONDS,
             max_msgs_per_subject=1,
@@ -60,15 +60,15 @@ class UsageStreams:
         )
         for config in (ledger, sums):
             await self.jetstream.ensure_stream(config)
-        return await self.jetstream.created(subjects.USAGE_STREAM)
+        return await self.jetstream.created(streams.USAGE_STREAM)
 
     async def records(self, after: int) -> list[StoredMessage]:
         """The next records of the ledger."""
-        return await self.jetstream.read(subjects.USAGE_STREAM, subjects.usage("*"), after, AT_ONCE)
+        return await self.jetstream.read(streams.USAGE_STREAM, streams.usage("*"), after, AT_ONCE)
 
     async def refresh(self, sums: UsageSums) -> None:
         """Reads what was changed of the sums."""
-        while found := await self.jetstream.read(subjects.USAGE_SUMS_STREAM, ALL_SUMS, sums.seen, AT_ONCE):
+        while found := await self.jetstream.read(streams.USAGE_SUMS_STREAM, ALL_SUMS, sums.seen, AT_ONCE):
             for message in found:
                 if message.subject != POSITION:
                     sums.put(codec.decode(message.data, StoredSum), message.seq)
@@ -81,7 +81,7 @@ class UsageStreams:
 
     async def position(self) -> tuple[Position, int]:
         """How far the ledger is read, and the number of that message; 0: it was never."""
-        found = await self.jetstream.last(subjects.USAGE_SUMS_STREAM, POSITION)
+        found = await self.jetstream.last(streams.USAGE_SUMS_STREAM, POSITION)
         if found is None:
             return Position(), 0
         try:

@@ -28,7 +28,7 @@ from shared.messages import (
     StoredAccount,
     TenantRecord,
 )
-from shared.messages.accounts import ANY_REVISION
+from shared.messages.tenants.accounts import ANY_REVISION
 
 ANSWER_S = 10.0  # a change is written to the broker's disk, and read back
 SERVICE_WAIT_S = 2.0  # of a service that is just restarting

@@ -1,7 +1,6 @@
-"""Keeps a copy of tenants, keys and prices in step with the KV state service.
+"""Keeps a copy of tenants, keys and prices in step with the KV state service; see `copy_sync.py`.
 
-Changes are published, and hold as soon as they are heard. The copy is read again when one is missing, when
-the broker is back, and now and then in case that news was lost. While the service is away, what is known
+Changes hold as soon as they are heard, also while the copy is read. While the service is away, what is known
 stands; `last_read_at` says since when, so that its user can bound for how long.
 """
 
@@ -13,14 +12,11 @@ import structlog
 from shared import subjects
 from shared.accounts.register import AccountRegister
 from shared.bus import Bus, Message
-from shared.bus.endpoint import Endpoint, call
-from shared.errors import InvalidRequest, RyzError, Unavailable
+from shared.bus.endpoint import call
+from shared.client.calls.copy_sync import REFRESH_S, CopySync
+from shared.errors import RyzError, Unavailable
 from shared.messages import AccountChanged, AccountPage, AccountQuery, StoredAccount
-from shared.telemetry.repeated import RepeatedLog
 
-REFRESH_S = 10.0
-_POLL_S = 0.1  # how soon a connection that is back is seen
-_RETRY_S = 0.5
 _CALL_S = 2.0
 _TRIES = 5  # reads that a change has cut in two
 log = structlog.get_logger(__name__)
@@ -55,12 +51,11 @@ async def _page(bus: Bus, query: AccountQuery, timeout_s: float, wait_s: float) 
     return await call(bus, subjects.ACCOUNTS, query, AccountPage, timeout_s=timeout_s, wait_s=wait_s)
 
 
-class AccountsSync:
-    """Call `listen` once, and run `keep` as a task.
+class AccountsSync(CopySync[AccountChanged]):
+    """See `CopySync`.
 
     Args:
         register: The copy.
-        count: Counts what happened, by name; None: it is not counted.
         on_applied: Called with each change that was heard, once the copy has it.
 
     Attributes:
@@ -77,21 +72,19 @@ class AccountsSync:
         count: Callable[[str], None] | None = None,
         on_applied: Callable[[AccountChanged], None] | None = None,
     ) -> None:
+        super().__init__(
+            bus,
+            register,
+            subject=subjects.ACCOUNT_CHANGED,
+            kind=AccountChanged,
+            refresh_s=refresh_s,
+            count=count,
+            bad_event="bad_account_news",
+        )
         self.register = register
         self.last_read_at = float("-inf")
         self.no_store = False
-        self._bus = bus
-        self._refresh_s = refresh_s
-        self._count = count
         self._on_applied = on_applied
-        self._repeated = RepeatedLog(log)
-        self._missed = False
-        self._during: list[AccountChanged] | None = None  # changes while the records are read
-
-    async def listen(self) -> None:
-        """Subscribes to changes."""
-        listener = Endpoint(self._bus, self._report_bad).listener(AccountChanged, self.on_change)
-        await self._bus.subscribe(subjects.ACCOUNT_CHANGED, listener, max_pending=8192)
 
     def on_change(self, change: AccountChanged, _: Message) -> None:
         """Takes in a change at once, and again after a read that was under way."""
@@ -104,7 +97,7 @@ class AccountsSync:
             self._on_applied(change)
 
     async def read(self) -> bool:
-        """Reads the records if they have another version; False if the KV state service did not answer."""
+        """See `CopySync.read`."""
         register = self.register
         # a copy that has lost news may have a version by chance that others have for something else
         was_current = register.is_current
@@ -131,26 +124,3 @@ class AccountsSync:
         self._missed = not all(applied)
         self.last_read_at, self.no_store = asked_at, no_store
         return True
-
-    async def keep(self) -> None:
-        """Keeps the copy in step until it is cancelled."""
-        loop = asyncio.get_running_loop()
-        asked_at = due_at = float("-inf")
-        while True:
-            now = loop.time()
-            if self._bus.restored_at > asked_at > float("-inf"):
-                self.register.is_current = False  # news may have been lost
-                self._missed = True
-            if self._bus.connected and (now >= due_at or self._missed):
-                asked_at = now
-                wait_s = self._refresh_s if await self.read() else min(_RETRY_S, self._refresh_s)
-                due_at = loop.time() + wait_s
-            await asyncio.sleep(min(_POLL_S, self._refresh_s))
-
-    def _note(self, event: str) -> None:
-        if self._count is not None:
-            self._count(event)
-
-    def _report_bad(self, message: Message, error: InvalidRequest) -> None:
-        self._note("bad_account_news")
-        self._repeated.warning("bad message", subject=message.subject, error=error.message)

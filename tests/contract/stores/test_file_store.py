@@ -13,7 +13,7 @@ from services.gateway.resources.files.store import FileStore, StoredFile
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.nats import NatsBus
 from shared.errors import FileNotFound
-from shared.subjects import FILES_BUCKET
+from shared.streams import FILES_BUCKET
 from tests.kits.servers import NatsServer
 
 DATA = bytes(range(256)) * 2000  # several pieces, the last one short

@@ -14,7 +14,7 @@ import pytest
 from nats.aio.client import Client
 
 from services.router.domain.groups.loss import read_disconnect
-from shared import subjects
+from shared import streams, subjects
 from shared.bus import Message, RequestTimedOut
 from shared.bus.accounts import ACCOUNTS, RESPONSE_CALLS, BusAccount, inbox_prefix, user_of, with_user
 from shared.bus.nats import NatsBus
@@ -68,11 +68,11 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     **{
         subject: ({"gateway"}, set())
         for subject in (
-            subjects.batch_record("t", "b"),
-            subjects.batch_line("b", 1),
-            subjects.batch_result("b", 1),
-            subjects.file_pieces("x"),
-            subjects.file_known("x"),
+            streams.batch_record("t", "b"),
+            streams.batch_line("b", 1),
+            streams.batch_result("b", 1),
+            streams.file_pieces("x"),
+            streams.file_known("x"),
         )
     },
     subjects.GROUP_DOWN: (ROUTERS, ROUTERS | LEADERS | {"gateway"}),
@@ -96,10 +96,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.ACCOUNT_CHANGED: (KVSTATE, ROUTERS | KVSTATE | {"gateway"}),
     subjects.LEASE_LIMITS: (ROUTERS | {"gateway"}, KVSTATE),
     subjects.TENANT_ERASE: ({"gateway"}, KVSTATE),
-    subjects.usage("acme"): (LEADERS | KVSTATE | {"gateway"}, set()),
-    subjects.account_record("key.k"): (KVSTATE, set()),
-    subjects.audit_entry(): (KVSTATE, set()),
-    subjects.usage_sum("2026-11-28", "acme", "k m"): (KVSTATE, set()),
+    streams.usage("acme"): (LEADERS | KVSTATE | {"gateway"}, set()),
+    streams.account_record("key.k"): (KVSTATE, set()),
+    streams.audit_entry(): (KVSTATE, set()),
+    streams.usage_sum("2026-11-28", "acme", "k m"): (KVSTATE, set()),
     subjects.BROKER_DISCONNECT: (set(), ROUTERS),
     subjects.MODELS: ({"gateway", "cli", "host"}, ROUTERS),
     subjects.STATUS: ({"cli", "gateway"}, SERVICES),

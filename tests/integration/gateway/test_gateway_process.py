@@ -5,7 +5,7 @@ import signal
 
 import httpx
 
-from tests.kits.gateway.account_service import accounts_on
+from tests.kits.gateway.identity.account_service import accounts_on
 from tests.kits.gateway.process import gateway_process, ready
 from tests.kits.servers import free_port
 from tests.kits.waiting import PATIENCE_S

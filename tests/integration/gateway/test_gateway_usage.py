@@ -15,8 +15,8 @@ from shared.bus import Message
 from shared.messages import GenerateRequest, UsagePage, UsageQuery, UsageSum
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.with_leader import gateway_with_leader
-from tests.kits.ledger import MemoryLedger
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.tenants.ledger import MemoryLedger
 from tests.kits.waiting import until
 from tests.kits.worker.leader import null_engine
 

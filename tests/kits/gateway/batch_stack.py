@@ -20,7 +20,7 @@ from shared.lifecycle import Service
 from shared.messages import GenerateRequest, Route, Work
 from shared.telemetry.spans.facts import SpanSink
 from tests.kits.constants import settings_with_constants
-from tests.kits.gateway.account_service import AccountService
+from tests.kits.gateway.identity.account_service import AccountService
 from tests.kits.worker.leader import Kit, null_engine
 
 FAST = {"batch_lease_s": 1.0, "drain_timeout_s": 0.2, "http_port": 0}

@@ -39,8 +39,8 @@ from shared.messages import (
 from shared.messages.blocks import KVSource
 from shared.telemetry.spans.facts import SpanSink
 from tests.kits.constants import settings_with_constants
-from tests.kits.gateway.account_service import AccountService
 from tests.kits.gateway.answer_parts import CUSTOM_PARTS, PARTS
+from tests.kits.gateway.identity.account_service import AccountService
 from tests.kits.gateway.response_service import serve_responses
 from tests.kits.gateway.session_services import SessionServices
 from tests.kits.memory_bus import MemoryBroker, MemoryBus

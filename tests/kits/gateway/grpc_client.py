@@ -75,14 +75,14 @@ class BareClient:
         """A call of ModelInfer."""
         return self.unary("ModelInfer", request, pb.ModelInferResponse, **options)
 
-    def stream(self, **options: Any) -> Any:
-        """A call of ModelStreamInfer, to be written to and read from."""
+    def stream(self, requests: AsyncIterator[pb.ModelInferRequest] | None = None, **options: Any) -> Any:
+        """A call of ModelStreamInfer, to be read from, and to be written to if no requests are given."""
         call = self._channel.stream_stream(
             f"/{SERVICE}/ModelStreamInfer",
             pb.ModelInferRequest.SerializeToString,
             pb.ModelStreamInferResponse.FromString,
         )
-        return call(**options)
+        return call(requests, **options)
 
 
 @asynccontextmanager

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,9 +141,8 @@ def _of_grpc(stream: bool) -> Ask:
                 if not stream:
                     answer = await client.infer(request, metadata=metadata, timeout=_LIMIT_S)
                     return _inferred([answer])
-                call = client.stream(metadata=metadata, timeout=_LIMIT_S)
-                await call.write(request)
-                await call.done_writing()
+                # a call that ends while a client writes to it loses its status, unless the call itself writes
+                call = client.stream(_only(request), metadata=metadata, timeout=_LIMIT_S)
                 responses = [response async for response in call]
             except grpc.aio.AioRpcError as error:
                 found = dict(error.trailing_metadata() or ())
@@ -155,6 +154,10 @@ def _of_grpc(stream: bool) -> Ask:
         return _inferred([response.infer_response for response in responses])
 
     return ask
+
+
+async def _only(request: pb.ModelInferRequest) -> AsyncIterator[pb.ModelInferRequest]:
+    yield request
 
 
 def _inferred(answers: list[pb.ModelInferResponse]) -> TransportAnswer:

@@ -18,7 +18,7 @@ from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
 from shared.lifecycle import Service
 from tests.kits.client import client_settings
-from tests.kits.gateway.account_service import AccountService
+from tests.kits.gateway.identity.account_service import AccountService
 from tests.kits.proxies.nats import NatsProxy
 from tests.kits.router.live import router
 from tests.kits.servers import NatsServer

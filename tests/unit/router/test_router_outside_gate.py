@@ -25,8 +25,8 @@ from shared.codec import decode
 from shared.flow.token_bucket import BURST_S
 from shared.messages import FrameBatch, Limits, StoredAccount, TenantRecord
 from shared.subjects import caller_of
-from tests.kits.limits.services import LimitServices
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.tenants.limit_services import LimitServices
 from tests.kits.waiting import until
 
 SUBJECT = "ryz.v1.tenant.t.u.generate.demo"

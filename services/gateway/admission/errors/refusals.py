@@ -22,8 +22,9 @@ _LONGEST_PATH = 128
 RETRY_AFTER_S = 1.0  # for errors without one: a missing router, group or broker is back in seconds
 # reasons of a 503 that lasts until an operator does something, so there is no time to come back
 _LASTING = frozenset({"model_unloaded", "model_too_large"})
-# OpenAI's clients repeat a 409, a 429 and a 504 by themselves unless told not to: the first would meet the
-# same conflict, a used-up budget is back in hours, and the last would compute for as long once more
+# OpenAI's clients repeat a 409, a 429 and a 504 by themselves unless a header forbids it:
+# the first would meet the same conflict, a used-up budget is back in hours, and the last would compute for as
+# long once more
 _NOT_AGAIN = frozenset({"insufficient_quota", "conflict", "deadline_exceeded", "poison"})
 INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
 

@@ -12,7 +12,7 @@ from shared.accounts.register import AccountRegister
 from shared.errors import Unavailable
 
 KEEP_S = 3600.0
-# A key that is not in a copy older than this may be new: its caller is told to come back. The copy is
+# A key that is not in a copy older than this may be new: its caller gets a 503 and may retry. The copy is
 # compared with the service every ten seconds.
 SURE_S = 30.0
 RETRY_S = 5.0

@@ -3,7 +3,7 @@
 An address may be wrong `MAX_WRONG` times in a minute. After that its calls are refused without a look at
 their keys, until a part of the minute has passed: the right key is refused like a wrong one, so guesses teach
 nothing. Only a key that was valid from this address before is looked at, so that who shares an address with
-a guesser goes on. Callers behind a trusted proxy cannot be told apart, and are counted only.
+a guesser goes on. Callers behind a trusted proxy have one address, so they are only counted.
 """
 
 import time

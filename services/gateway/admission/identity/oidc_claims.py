@@ -1,7 +1,7 @@
 """What the claims of a token say about its holder: tenant and scopes. Pure.
 
 `RYZ_OIDC_CLAIMS` names the claims: `tenant=org,models=llm_models,admin=groups:llm-admins`. A claim that is
-named has to be in the token, so that a mistake at the provider gives nobody more than was meant.
+named has to be in the token, so that a mistake at the provider gives no caller more rights than intended.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Any, get_args
 
 from services.gateway.admission.errors.refusals import HttpRefusal
 from shared.messages import Scopes
-from shared.messages.accounts import Api
+from shared.messages.tenants.accounts import Api
 
 _APIS: tuple[Api, ...] = get_args(Api)
 _LISTS, _FLAGS = ("models", "apis"), ("admin", "read_only")

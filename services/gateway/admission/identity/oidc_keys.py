@@ -1,7 +1,7 @@
 """The keys by which an identity provider signs tokens: fetched by JWKS, kept for a time, fetched again.
 
 Fetching runs in a thread. A token with a key that is not known has the keys fetched again, at most once a
-minute; its caller is told to come back. Keys are valid for `KEEP_S` after they were last fetched.
+minute; its caller gets a 503 with `Retry-After`. Keys are valid for `KEEP_S` after they were last fetched.
 """
 
 import asyncio

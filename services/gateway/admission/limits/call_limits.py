@@ -17,7 +17,7 @@ from shared.limits.book import NO_LIMITS, Party
 from shared.limits.lease import Lease
 from shared.limits.money import money_of
 from shared.messages import Usage
-from shared.messages.limits import Measure
+from shared.messages.tenants.limits import Measure
 
 LOCAL = (b"x-ryz-limits", b"local")
 _HEADERS: tuple[tuple[Measure, bytes, bytes, bytes], ...] = (

@@ -16,7 +16,7 @@ from shared.bus.jetstream.errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.jetstream.stream_messages import NANOSECONDS, StoredMessage, stream_config
 from shared.errors import BatchNotFound, Unavailable
-from shared.subjects import BATCHES_STREAM, batch_record
+from shared.streams import BATCHES_STREAM, batch_record
 
 MAX_TRIES = 50
 Change = Callable[[BatchRecord], BatchRecord]

@@ -15,7 +15,7 @@ from shared.bus.jetstream.errors import NoStream, WrongLastMessage
 from shared.bus.jetstream.jetstream import ACK, PROGRESS, JetStream
 from shared.bus.jetstream.stream_messages import NANOSECONDS, WorkItem, stream_config
 from shared.messages import Limits
-from shared.subjects import LINES_STREAM, RESULTS_STREAM, batch_line, batch_result
+from shared.streams import LINES_STREAM, RESULTS_STREAM, batch_line, batch_result
 
 OUTCOME, AGAIN = "Ryz-Outcome", "Ryz-Again"
 DEDUPLICATE_S = 120.0

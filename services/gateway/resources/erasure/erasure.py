@@ -65,18 +65,21 @@ class TenantErasure:
         """
         until = time.monotonic() + within_s
         receipt = ErasureReceipt(tenant=tenant, began_s=int(time.time()))
+        await self._step(tenant, 0, actor)  # nothing is erased before it stands in the audit log
         receipt = await self._erase_batches(receipt, until)
         receipt = await self._erase_files(receipt)
         left = True
         while left and time.monotonic() < until:
-            step = TenantErase(tenant=tenant, for_ms=STEP_MS, actor=actor)
-            actor = ""  # one entry for all steps
-            done = await call(self._bus, subjects.TENANT_ERASE, step, TenantErased, timeout_s=CALL_S)
+            done = await self._step(tenant, STEP_MS)
             receipt = _with(receipt, done)
             left = done.left
             if left and not (done.sessions or done.responses or done.kv_blocks):
                 await asyncio.sleep(PAUSE_S)  # leases of blocks run out
         return replace(receipt, ended_s=int(time.time()), complete=not left and not receipt.batches_left)
+
+    async def _step(self, tenant: str, for_ms: int, actor: str = "") -> TenantErased:
+        step = TenantErase(tenant=tenant, for_ms=for_ms, actor=actor)
+        return await call(self._bus, subjects.TENANT_ERASE, step, TenantErased, timeout_s=CALL_S)
 
     async def _erase_batches(self, receipt: ErasureReceipt, until: float) -> ErasureReceipt:
         gone = left = 0

@@ -18,7 +18,7 @@ from shared.bus.jetstream.errors import NoStream
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.jetstream.stream_messages import StoredMessage, stream_config
 from shared.errors import FileNotFound
-from shared.subjects import FILES_BUCKET, FILES_STREAM, file_known, file_pieces
+from shared.streams import FILES_BUCKET, FILES_STREAM, file_known, file_pieces
 
 _ROLLUP = {"Nats-Rollup": "sub"}  # the message replaces all earlier ones under its subject
 

@@ -38,6 +38,12 @@ class Preemption:
         sequence.new_blocks += added
         return True
 
+    def within_blocks(self, sequence: Sequence, count: int) -> int:
+        """Returns how many of the next `count` tokens have blocks; those of a run get free ones."""
+        if self.grow_freely(sequence, count):
+            return count
+        return min(count, sequence.capacity - sequence.planned)
+
     def grow_freely(self, sequence: Sequence, count: int) -> bool:
         """Gives a sequence blocks for `count` more tokens, unless another one may need them soon.
 

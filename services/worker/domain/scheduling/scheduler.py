@@ -2,8 +2,7 @@
 
 One mixed batch per step under a token budget: decodes first, the rest for chunks of prefills. A step may be
 planned while the one before it runs: what that one samples is computed on without being known here. When
-blocks run short, sequences are preempted (`preemption.py`). Pure: time is an argument, and the caller decides
-what happens to the tokens.
+blocks run short, sequences are preempted (`preemption.py`). Pure: time is an argument.
 """
 
 import time
@@ -156,7 +155,8 @@ class Scheduler:
         store = behind.take(self.blocks) if behind.has_work else []
         draft = self._planner.draft_step(now)
         if self.queues.fair.counts:
-            self._charge(draft.planned)
+            cost = self.throttle.pace.decode_tokens(len(draft.planned))
+            self.queues.fair.charge_step(draft.planned, cost, self.queues.waiting_of, self.running)
         vacated = self.blocks.take_vacated()
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.chunks or release or store or vacated.blocks or vacated.sliding)
@@ -175,10 +175,6 @@ class Scheduler:
             vacate=vacated.blocks,
             vacate_sliding=vacated.sliding,
         )
-
-    def _charge(self, planned: list[PlannedChunk]) -> None:
-        decode_tokens = self.throttle.pace.decode_tokens(len(planned))
-        self.queues.fair.charge_step(planned, decode_tokens, self.queues.waiting_of, self.running)
 
     @property
     def background_alone(self) -> bool:

@@ -17,6 +17,8 @@ from services.worker.domain.scheduling.background import (
 )
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.fairness.fair_shares import FairShares
+from services.worker.domain.scheduling.fairness.light_prompts import LightPrompts
+from services.worker.domain.scheduling.fairness.parties_seen import PartiesSeen
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prompt_budget.prefill_shares import (
     share_among_parties,
@@ -30,8 +32,6 @@ from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.domain.scheduling.step_draft import StepDraft
 from services.worker.domain.speculation.speculation import Speculation
 from services.worker.rank_protocol.plan import ScheduledChunk
-
-SEEN_S = 1.0  # how long after its last sequence another party is expected to come back
 
 
 class StepPlanner:
@@ -70,8 +70,8 @@ class StepPlanner:
         self._fair = fair
         self._sliding = sliding
         self._speculation = speculation or Speculation(0)
-        self._stood_still = False
-        self._shared_at = -SEEN_S  # when several parties were seen last, in a step with prompts
+        self._light = LightPrompts(fair, admission, limits.token_budget)
+        self._parties = PartiesSeen()
 
     def draft_step(self, now: float) -> StepDraft:
         """Returns the chunks of the next step; `now`: monotonic seconds."""
@@ -84,7 +84,7 @@ class StepPlanner:
             self._preemption.make_room()
         if not self._trials.sequences:
             self._plan_mixed(draft, now)
-            if self._stood_still and not draft.chunks:  # the prompt that went alone was preempted
+            if self._light.went_alone and not draft.chunks:  # the prompt that went alone was preempted
                 self._plan_mixed(draft, now)
         else:
             self._plan_by_tenant(draft, now)
@@ -93,7 +93,7 @@ class StepPlanner:
     def _plan_mixed(self, draft: StepDraft, now: float) -> None:
         """Plans all sequences that may be computed together; those on trial may not."""
         most = self._most_background(now)
-        alone = self._prompts_alone()
+        alone = self._light.take_next(self._running)
         prefilling, num_drafts = self._plan_decodes(draft, most, stand_still=bool(alone))
         if not prefilling and not self._admission.waiting:
             return  # as in nearly all steps
@@ -113,59 +113,30 @@ class StepPlanner:
             else:
                 rest -= self._plan_leased(draft, prefilling, rest)
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
-        if self._sees_others(now):
+        if self._parties.see(self._running, now):
             prefilling, rest = self._spare_others(draft, prefilling, rest)
         if self._fair.has_several:
-            shares = share_among_parties(prefilling, rest, self._standing)
+            shares = share_among_parties(prefilling, rest, self._light.rank)
         else:
             shares = share_budget(prefilling, rest)
         for sequence, count in shares:
-            draft.add_chunk(sequence, self._within_blocks(sequence, count))
+            draft.add_chunk(sequence, self._preemption.within_blocks(sequence, count))
         if rest < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
-
-    def _standing(self, sequence: Sequence) -> tuple[bool, float]:
-        return not self._fair.is_light(sequence), -self._fair.of(sequence).credit(sequence.party)
-
-    def _prompts_alone(self) -> list[Sequence]:
-        """Returns prompts of light parties for which the others stand still in this step.
-
-        None if they did in the step before: the tokens of others come at most a step later.
-        """
-        if not self._fair.has_several or self._stood_still:
-            self._stood_still = False
-            return []
-        if self._admission.waiting:
-            prefilling = [one for one in self._running if one.remaining > 1 and not one.fetching]
-            self._admission.admit_light(prefilling, self._limits.token_budget)
-        found = [
-            one
-            for one in self._running
-            if one.remaining > 1 and not one.fetching and not one.has_run and self._fair.is_light(one)
-        ]
-        self._stood_still = bool(found)
-        return found
 
     def _plan_leased(self, draft: StepDraft, prefilling: list[Sequence], rest: int) -> int:
         """Plans a few tokens of the background prompt that has a lease; returns how many."""
         leased = self._fair.floor.leased
         if leased is None or leased not in prefilling:
             return 0
-        count = self._within_blocks(leased, min(leased.remaining, MIN_CHUNK, rest))
+        count = self._preemption.within_blocks(leased, min(leased.remaining, MIN_CHUNK, rest))
         if count > 0:
             draft.add_chunk(leased, count)
         return max(0, count)
 
     def is_shared(self, now: float) -> bool:
         """Returns whether several parties used the engine in a step with prompts a moment ago."""
-        return now - self._shared_at < SEEN_S
-
-    def _sees_others(self, now: float) -> bool:
-        """Returns whether several parties use the engine, or did a moment ago."""
-        first = self._running[0].party if self._running else ""
-        if any(sequence.party != first for sequence in self._running):
-            self._shared_at = now
-        return self.is_shared(now)
+        return self._parties.were_several(now)
 
     def _spare_others(
         self, draft: StepDraft, prefilling: list[Sequence], rest: int
@@ -185,12 +156,6 @@ class StepPlanner:
             rest = self._throttle.shared_budget(rest, len(draft.planned), shared_context(left))
         return left, rest
 
-    def _within_blocks(self, sequence: Sequence, count: int) -> int:
-        """Returns how many of the next `count` tokens have blocks; those of a run get free ones."""
-        if self._preemption.grow_freely(sequence, count):
-            return count
-        return min(count, sequence.capacity - sequence.planned)
-
     def _most_background(self, now: float) -> int:
         """Returns how many background sequences may decode in this step; 0 beside the prompts of others."""
         if not has_background(self._running) or self._trials.sequences:
@@ -200,18 +165,8 @@ class StepPlanner:
             return self._pace.rows(now, 0)
         self._pace.see_others(now)
         if others_begin(self._running):
-            return int(self._lease_first())
+            return int(self._fair.floor.lease_first(self._running))
         return self._pace.rows(now, sum(not is_background(one) for one in self._running))
-
-    def _lease_first(self) -> bool:
-        """Gives a background sequence that runs the floor's lease, if it is due; returns if one has it."""
-        floor = self._fair.floor
-        if floor.is_due and floor.leased is None:
-            for one in self._running:
-                if is_background(one) and not one.fetching:
-                    floor.lease(one)
-                    break
-        return floor.leased is not None
 
     def _plan_by_tenant(self, draft: StepDraft, now: float) -> None:
         """Plans in alternation a step of one request on trial and one of all others."""

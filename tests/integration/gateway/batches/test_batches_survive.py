@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from shared import subjects
+from shared import streams
 from shared.bus.jetstream.jetstream import JetStream
 from shared.messages.base import BACKGROUND_PRIORITY
 from tests.integration.gateway.batches.test_batches_openai import ended, lines_of, submitted, when
@@ -34,8 +34,8 @@ async def test_another_gateway_goes_on(broker: NatsServer, tmp_path: Path) -> No
             jetstream = JetStream(second.bus)
             await when(client, batch.id, lambda _: True)
             for stream, pattern in (
-                (subjects.LINES_STREAM, subjects.batch_line("*", "*")),
-                (subjects.RESULTS_STREAM, subjects.batch_result("*", "*")),
+                (streams.LINES_STREAM, streams.batch_line("*", "*")),
+                (streams.RESULTS_STREAM, streams.batch_result("*", "*")),
             ):
 
                 async def is_empty(stream: str = stream, pattern: str = pattern) -> bool:
@@ -58,7 +58,7 @@ async def test_lines_that_the_queue_lost_run_all_the_same(broker: NatsServer, tm
         await when(client, batch.id, lambda batch: batch.status == "in_progress")
         await asyncio.sleep(0.5)
         jetstream = JetStream(gateway.bus)
-        await jetstream.purge(subjects.LINES_STREAM, subjects.batch_line(batch.id, "*"))
+        await jetstream.purge(streams.LINES_STREAM, streams.batch_line(batch.id, "*"))
         await client.post(f"/batches/{batch.id}/resume", cast_to=object)
         done = await ended(client, batch.id)
         assert done.request_counts.completed == 60

@@ -11,7 +11,7 @@ import httpx
 
 from shared.messages import Limits, PriceRecord, TenantRecord
 from tests.kits.gateway.gateway import Gateway, running_gateway
-from tests.kits.limits.services import LimitServices
+from tests.kits.tenants.limit_services import LimitServices
 from tests.kits.waiting import until
 
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}]}

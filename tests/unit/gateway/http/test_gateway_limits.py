@@ -19,7 +19,7 @@ from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minut
 from services.gateway.settings import GatewaySettings
 from shared.errors import FAMILY, InvalidRequest, Overloaded, RateLimited, RequestTooLarge, from_code
 from tests.kits.constants import settings_with_constants
-from tests.kits.gateway.identities import identities
+from tests.kits.gateway.identity.identities import identities
 
 
 def feed(parts: Iterable[bytes], *, then_gone: bool = False) -> Receive:

@@ -11,7 +11,7 @@ from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.admission.operators import OPERATORS, Operators
 from services.gateway.settings import GatewaySettings
 from shared.errors import Unavailable
-from tests.kits.gateway.identities import Accounts
+from tests.kits.gateway.identity.identities import Accounts
 
 PATH = "/v1/manage/models"
 LOCAL = ("127.0.0.1", 5000)

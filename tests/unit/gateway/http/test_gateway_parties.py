@@ -8,7 +8,7 @@ from services.gateway.admission.auth import parse_keys
 from services.gateway.admission.parties import ADDRESS_SHARE, UNSHARED, Parties
 from services.gateway.settings import GatewaySettings
 from shared.errors import Overloaded, RateLimited
-from tests.kits.gateway.identities import Accounts, identities
+from tests.kits.gateway.identity.identities import Accounts, identities
 
 ONE, OTHER = ("192.0.2.1", 5), ("192.0.2.2", 5)
 

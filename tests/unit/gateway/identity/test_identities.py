@@ -14,7 +14,7 @@ from services.gateway.admission.identity.identity import ANYONE, Identity
 from shared.accounts.keys import NewKey, new_key
 from shared.errors import RateLimited, Unavailable
 from shared.messages import KeyRecord
-from tests.kits.gateway.identities import Accounts
+from tests.kits.gateway.identity.identities import Accounts
 
 HERE, THERE = ("192.0.2.1", 5), ("192.0.2.2", 5)
 OWN = {"secret-key-1": "acme"}
@@ -58,7 +58,7 @@ def test_a_key_of_the_settings_and_a_stored_one_are_valid_beside_each_other() ->
 def test_the_first_key_closes_the_api_and_the_last_one_that_goes_does_not_open_it() -> None:
     accounts = Accounts()
     found, admin = accounts.identities(), accounts.add_key("ops", admin=True)
-    is_open = [found.is_open]  # a key for operators alone asks nobody else for a key
+    is_open = [found.is_open]  # an admin key alone does not close the API
     assert found.find(bearer(admin)).admin
     assert not found.has_several_tenants
     key = accounts.add_key("ada")

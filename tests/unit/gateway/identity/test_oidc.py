@@ -25,8 +25,8 @@ from services.gateway.admission.identity.oidc_keys import (
 )
 from services.gateway.admission.identity.oidc_tokens import MAX_BYTES, OidcTokens
 from shared.errors import Unavailable
-from tests.kits.gateway.identities import Accounts
-from tests.kits.gateway.oidc_issuer import AUDIENCE, Issuer
+from tests.kits.gateway.identity.identities import Accounts
+from tests.kits.gateway.identity.oidc_issuer import AUDIENCE, Issuer
 from tests.kits.waiting import until
 
 CLAIMS = "tenant=tenant"

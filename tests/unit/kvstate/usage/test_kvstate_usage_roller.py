@@ -25,7 +25,7 @@ from shared.messages import (
     UsageRecord,
     UsageSum,
 )
-from tests.kits.usage_streams import MemoryUsageStreams
+from tests.kits.tenants.usage_streams import MemoryUsageStreams
 
 NOON_MS = 1_790_000_000_000  # 2026-09-21 in UTC
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.messages import Limits, TenantRecord
-from tests.kits.limits.simulation import SimulatedHolder, World
+from tests.kits.tenants.limit_simulation import SimulatedHolder, World
 
 MINUTE = 1_789_999_980.0  # a minute begins
 

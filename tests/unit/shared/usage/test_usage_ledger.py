@@ -8,8 +8,8 @@ import pytest
 from shared.messages import UsageRecord
 from shared.usage import ledger as module
 from shared.usage.ledger import UsageLedger
-from tests.kits.ledger import MemoryLedger
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.tenants.ledger import MemoryLedger
 from tests.kits.waiting import until
 
 

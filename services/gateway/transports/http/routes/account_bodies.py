@@ -5,10 +5,10 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 
-from shared.accounts.forms import limits_of, to_millionths
+from shared.accounts.forms import limits_of, with_prices
 from shared.messages import KeyRecord, Limits, PriceRecord, Scopes, TenantRecord
-from shared.messages.accounts import Api
 from shared.messages.base import DEFAULT_TENANT
+from shared.messages.tenants.accounts import Api
 
 R = TypeVar("R", TenantRecord, KeyRecord)
 MAX_OVERLAP_S = 366 * 86_400
@@ -124,8 +124,7 @@ class PriceBody(_Body):
 
     def applied_to(self, record: PriceRecord) -> PriceRecord:
         """The record with what was given."""
-        given = self.model_dump(exclude_none=True, exclude={"currency"})
-        return replace(record, **{name: to_millionths(amount) for name, amount in given.items()})
+        return with_prices(record, self.model_dump(exclude_none=True, exclude={"currency"}))
 
 
 def _applied(record: R, given: dict[str, Any]) -> R:

@@ -2,7 +2,6 @@
 
 import re
 from typing import Annotated
-from urllib.parse import parse_qs
 
 import msgspec
 from fastapi import FastAPI, Query
@@ -12,6 +11,7 @@ from services.gateway.answering.context import GatewayContext
 from services.gateway.resources.erasure.erasure import TenantErasure
 from services.gateway.transports.http.exchange import HttpExchange, HttpRoute
 from services.gateway.transports.http.openapi_document import ERRORS, DirectRoute
+from services.gateway.transports.http.query_parameters import query_of
 from shared.errors import InvalidRequest
 from shared.messages.base import ID_PATTERN
 
@@ -56,7 +56,7 @@ class ErasureRoutes:
 
 
 def _within(exchange: HttpExchange) -> float:
-    text = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1")).get("within", [""])[-1]
+    text = query_of(exchange).get("within", "")
     try:
         within_s = float(text or DEFAULT_S)
     except ValueError:

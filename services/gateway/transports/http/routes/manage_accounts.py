@@ -5,7 +5,6 @@ Answers have the form of the commands' `--json` (`shared/accounts/forms.py`).
 
 from collections.abc import Awaitable, Callable
 from typing import Annotated, Any, TypeVar
-from urllib.parse import parse_qs
 
 import msgspec
 from fastapi import FastAPI, Query
@@ -16,6 +15,7 @@ from services.gateway.admission.operators import Operators, actor_of
 from services.gateway.answering.context import GatewayContext
 from services.gateway.transports.http.exchange import HttpExchange, HttpRoute
 from services.gateway.transports.http.openapi_document import ERRORS, DirectRoute, body_documented_as
+from services.gateway.transports.http.query_parameters import flag, query_of, whole
 from services.gateway.transports.http.request_body import take_model
 from services.gateway.transports.http.routes.account_bodies import (
     KeyBody,
@@ -39,7 +39,7 @@ from shared.accounts.forms import (
 from shared.accounts.keys import key_id_in
 from shared.accounts.register import AccountRegister
 from shared.client.calls.accounts_client import AccountsClient, MadeKey
-from shared.errors import AccountNotFound, InvalidRequest
+from shared.errors import AccountNotFound
 from shared.messages import KeyRecord, PriceRecord, TenantRecord
 
 PREFIX = "/v1/manage"
@@ -92,11 +92,11 @@ class AccountRoutes:
             register = await client.read()
             record = _found(register.tenant(tenant), f"tenant {tenant[:64]}")
             changed, expected = body.applied_to(record), _revision(register, record)
-            ends = _flag(exchange, "end_streams")
+            ends = flag(exchange, "end_streams")
             return 200, _tenant((await client.put(changed, expected=expected, end_streams=ends)).record)
         exchange.admit()
         if method == "DELETE":
-            with_keys = _flag(exchange, "with_keys")
+            with_keys = flag(exchange, "with_keys")
             revoked = await client.delete_tenant(tenant, with_keys=with_keys)
             return 200, {"id": tenant, "deleted": True, "revoked_keys": revoked}
         register = await client.read()
@@ -114,7 +114,7 @@ class AccountRoutes:
             required = (await take_model(exchange, KeysRuleBody)).keys_required
             return 200, {"keys_required": (await client.require_keys(required=required)).keys_required}
         exchange.admit()
-        return 200, keys_form(await client.read(), _query(exchange).get("tenant", ""))
+        return 200, keys_form(await client.read(), query_of(exchange).get("tenant", ""))
 
     async def _one_key(self, exchange: HttpExchange, client: AccountsClient, key: str) -> Answer:
         method, key_id = exchange.scope["method"], key_id_in(key.partition("/")[0])
@@ -130,7 +130,7 @@ class AccountRoutes:
         exchange.admit()
         if method == "DELETE":
             name = KeyRecord(key_id=key_id, digest=bytes(32)).name
-            await client.remove(name, end_streams=_flag(exchange, "end_streams"))
+            await client.remove(name, end_streams=flag(exchange, "end_streams"))
             return 200, {"id": key_id, "revoked": True}
         return 200, key_form(_found((await client.read()).key(key_id), f"key {key_id[:64]}"))
 
@@ -154,9 +154,9 @@ class AccountRoutes:
 
     async def _audit(self, exchange: HttpExchange, client: AccountsClient, _: str) -> Answer:
         exchange.admit()
-        query = _query(exchange)
-        before = _whole(query, "before", 0, 0, 2**53)
-        count = _whole(query, "count", 100, 1, MAX_ENTRIES)
+        query = query_of(exchange)
+        before = whole(query, "before", 0, least=0, most=2**53)
+        count = whole(query, "count", 100, least=1, most=MAX_ENTRIES)
         entries = await client.audit(before=before, count=count)
         return 200, {"object": "list", "entries": [entry_form(one) for one in entries]}
 
@@ -284,19 +284,3 @@ def _found(record: T | None, what: str) -> T:
 def _revision(register: AccountRegister, record: TenantRecord | KeyRecord) -> int:
     stored = register.stored(record.name)
     return 0 if stored is None else stored.revision
-
-
-def _flag(exchange: HttpExchange, name: str) -> bool:
-    return _query(exchange).get(name) in {"true", "1"}
-
-
-def _query(exchange: HttpExchange) -> dict[str, str]:
-    query = parse_qs(exchange.scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
-    return {name: values[-1] for name, values in query.items()}
-
-
-def _whole(query: dict[str, str], name: str, default: int, low: int, high: int) -> int:
-    text = query.get(name, str(default))
-    if not (text.isascii() and text.isdigit() and len(text) < 17 and low <= int(text) <= high):
-        raise InvalidRequest(f"`{name}` is {low} to {high}, got {text[:32]!r}", param=name)
-    return int(text)

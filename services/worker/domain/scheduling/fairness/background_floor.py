@@ -6,6 +6,9 @@ sequence gets a lease: it is admitted before others, keeps its slot, and goes on
 what was saved is used up and it has got on by a token. Pure.
 """
 
+from collections.abc import Sequence as Many
+
+from services.worker.domain.scheduling.background import is_background
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 
 FLOOR = 0.02  # of the weighted tokens of others
@@ -34,6 +37,15 @@ class BackgroundFloor:
         """Gives a background sequence the lease; that of another one must have ended."""
         if self.leased is not sequence:
             self.leased, self._begun_with = sequence, len(sequence.tokens)
+
+    def lease_first(self, running: Many[Sequence]) -> bool:
+        """Gives the first background sequence that runs the lease, if one is due; returns if one has it."""
+        if self.is_due and self.leased is None:
+            for one in running:
+                if is_background(one) and not one.fetching:
+                    self.lease(one)
+                    break
+        return self.leased is not None
 
     def book_step(self, others: float, background: float) -> None:
         """Books the weighted tokens of a step while background work is there."""

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from services.worker.null.engine import TEXT
-from shared import codec, subjects
+from shared import codec, streams, subjects
 from shared.bus.api import Message
 from shared.codec import pack_tokens
 from shared.messages import (
@@ -18,8 +18,8 @@ from shared.messages import (
     UsageRecord,
 )
 from shared.messages.base import BACKGROUND_PRIORITY
-from tests.kits.ledger import MemoryLedger
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.tenants.ledger import MemoryLedger
 from tests.kits.waiting import until
 from tests.kits.worker.leader import Kit, chat, null_engine
 
@@ -63,7 +63,7 @@ async def test_the_record_is_sent_before_the_last_frame(memory_bus: MemoryBus) -
     order: list[str] = []
 
     async def note(message: Message) -> None:
-        if message.subject == subjects.usage("acme"):
+        if message.subject == streams.usage("acme"):
             order.append("record")
         elif message.subject == kit.inbox and any(
             isinstance(one, Done) for one in codec.decode(message.data, FrameBatch).frames

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from shared.messages.accounts import NO_KEY_OR_ID
 from shared.messages.base import DEFAULT_TENANT, SMALL, TENANT_OR_NONE, ModelName, RequestId, Tenant, Wire
+from shared.messages.tenants.accounts import NO_KEY_OR_ID
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Day = Annotated[str, msgspec.Meta(pattern=r"^\d{4}-\d\d-\d\d\Z", description="In the tenant's time zone.")]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from services.kvstate.usage.stored_sums import StoredSum
 from services.kvstate.usage.streams import AT_ONCE, Position
 from services.kvstate.usage.sums import UsageSums
-from shared import codec, subjects
+from shared import codec, streams
 from shared.bus.jetstream.errors import WrongLastMessage
 from shared.bus.jetstream.stream_messages import StoredMessage
 from shared.errors import Unavailable
@@ -35,7 +35,7 @@ class MemoryUsageStreams:
         """A leader writes a record."""
         seq = len(self.ledger) + 1
         self.ledger.append(
-            StoredMessage(seq, subjects.usage(record.tenant), codec.encode(UsageRecords(records=[record])))
+            StoredMessage(seq, streams.usage(record.tenant), codec.encode(UsageRecords(records=[record])))
         )
 
     async def ensure(self) -> str:

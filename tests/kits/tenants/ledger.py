@@ -2,7 +2,7 @@
 
 import msgspec
 
-from shared import codec, subjects
+from shared import codec, streams
 from shared.bus.api import Bus, Message, Subscription
 from shared.bus.jetstream.stream_messages import MESSAGE_ID
 from shared.messages import UsageRecord, UsageRecords
@@ -28,7 +28,7 @@ class MemoryLedger:
 
     async def start(self) -> None:
         """Takes records from here on."""
-        self._subscription = await self._bus.subscribe(subjects.usage("*"), self._take)
+        self._subscription = await self._bus.subscribe(streams.usage("*"), self._take)
 
     async def stop(self) -> None:
         """The stream is gone."""

@@ -8,8 +8,8 @@ from typing import Annotated, ClassVar, Literal
 
 import msgspec
 
-from shared.messages.accounts import NO_KEY_OR_ID
 from shared.messages.base import Milliseconds, Tenant, Wire
+from shared.messages.tenants.accounts import NO_KEY_OR_ID
 
 Measure = Literal["requests", "tokens", "money", "running"]
 WindowKind = Literal["minute", "day", "month", "running"]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from cli.stack.state import StackState
-from shared import codec, subjects
+from shared import codec, streams
 from shared.bus.accounts import inbox_prefix
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.nats import NatsBus
@@ -62,7 +62,7 @@ async def read_ledger(stack: Stack) -> dict[str, list[UsageRecord]]:
     bus = await connected(stack, "kvstate")
     jetstream, found, after = JetStream(bus), dict[str, list[UsageRecord]](), 0
     try:
-        while page := await jetstream.read(subjects.USAGE_STREAM, subjects.usage("*"), after, 1000):
+        while page := await jetstream.read(streams.USAGE_STREAM, streams.usage("*"), after, 1000):
             for message in page:
                 for one in codec.decode(message.data, UsageRecords).records:
                     found.setdefault(one.request_id, []).append(one)

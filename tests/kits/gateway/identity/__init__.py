@@ -1,0 +1,1 @@
+"""Registers, identities and providers of tokens for tests of gateways."""

@@ -1,1 +1,0 @@
-"""Tenants with limits, and the store that counts them."""

@@ -1,0 +1,1 @@
+"""Ledgers, sums and limits for tests."""
