@@ -18,9 +18,9 @@ _BY_SETTINGS = Identity(OPERATORS, scopes=Scopes(admin=True))
 
 
 def actor_of(caller: Caller) -> str:
-    """Who makes a change, for the audit log: the key, else a key of `RYZ_ADMIN_KEYS`, else this machine."""
+    """Who makes a change, for the audit log: the id of a stored key, `admin` (RYZ_ADMIN_KEYS) or `local`."""
     if caller.key_id:
-        return f"key {caller.key_id}"
+        return caller.key_id
     return "admin" if caller.named_tenant == OPERATORS else "local"
 
 
