@@ -1,8 +1,10 @@
 """Runs commands of `ryz` in a thread, while services of the test run in its event loop."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 
+import structlog
 from typer.testing import CliRunner, Result
 
 from cli.__main__ import app
@@ -17,6 +19,8 @@ def ryz_command(group: str, *options: str) -> Ryz:
     async def run(*args: str, stdin: bytes | None = None) -> Result:
         command, *others = args
         words = [group, command, *options, *others]
+        # services of this process log meanwhile, which is no output of the command
+        structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.__stderr__))
         result: Result = await asyncio.to_thread(CliRunner().invoke, app, words, input=stdin)
         return result
 

@@ -23,8 +23,21 @@ function age(ms) {
   return minutes < 1440 ? `${Math.floor(minutes / 60)} h ago` : `${Math.floor(minutes / 1440)} d ago`;
 }
 
-export async function show(current, answering, { open, removed }) {
+let known = null; // the cluster's list as it was last read; null: never, or it could not be read
+let asked = 0;
+
+// What this page knows itself is drawn at once; the cluster's list when it comes, which takes seconds where the
+// store is away. A later call's answer is never overwritten by an earlier one's.
+export async function show(current, answering, acts) {
+  const number = ++asked;
+  draw(current, answering, acts, known, known ? null : "");
   const stored = await json("/v1/sessions?limit=50").then((answer) => answer.data, () => null);
+  if (number !== asked) return;
+  known = stored;
+  draw(current, answering, acts, stored, stored ? null : "Earlier conversations cannot be read at the moment.");
+}
+
+function draw(current, answering, { open, removed }, stored, words) {
   const found = stored ?? [];
   // those that the cluster has not stored come first: an answer is being written, or was stopped
   const here = [...answering].map((id) => ({ session_id: id, told: "answering …" }));
@@ -32,8 +45,7 @@ export async function show(current, answering, { open, removed }) {
   here.push(...unsaved.map((one) => ({ session_id: one.sessionId, told: "in this browser only" })));
   const ids = new Set(here.map((one) => one.session_id));
   const all = [...here, ...found.filter((one) => !ids.has(one.session_id))];
-  if (!stored) note.textContent = "Earlier conversations cannot be read at the moment.";
-  else note.textContent = all.length ? "" : "Conversations appear here.";
+  note.textContent = words ?? (all.length ? "" : "Conversations appear here.");
   list.replaceChildren(...all.map((session) => {
     const id = session.session_id;
     const name = store.titles.of(id) ?? id;
