@@ -20,12 +20,17 @@ REOPEN_DELAY_S = 0.05
 
 @dataclass(frozen=True, slots=True)
 class LoadTarget:
-    """The gateway, and the tokens of a right answer."""
+    """The gateway, the tokens of a right answer, and the key that requests carry (empty: none)."""
 
     host: str
     port: int
     tokens: int
     stream: bool
+    api_key: str = ""
+
+    def authorization(self) -> dict[str, str]:
+        """The header with the key, if there is one."""
+        return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
 
 class Recorder:

@@ -49,6 +49,7 @@ class GrpcConnection(RequestLoop):
         super().__init__(target, recorder)
         self._channel: Any = channel
         self._requests = requests
+        self._metadata = [(name.lower(), value) for name, value in target.authorization().items()]
 
     async def _ask(self) -> str:
         try:
@@ -62,13 +63,15 @@ class GrpcConnection(RequestLoop):
         while not self._recorder.stopping:
             self.idle.clear()
             began = perf_counter()
-            response = ModelInferResponse.FromString(await call(self._requests.next()))
+            response = ModelInferResponse.FromString(
+                await call(self._requests.next(), metadata=self._metadata)
+            )
             now = perf_counter()
             text = sum(len(raw) > 4 for raw in response.raw_output_contents[:1])
             self._judge(response, text, began, now, now)
 
     async def _stream(self) -> None:
-        call = self._channel.stream_stream(_METHOD + "ModelStreamInfer")()
+        call = self._channel.stream_stream(_METHOD + "ModelStreamInfer")(metadata=self._metadata)
         try:
             while not self._recorder.stopping:
                 self.idle.clear()

@@ -56,9 +56,12 @@ class RequestLoop(Protocol):
 class Load:
     """Holds `concurrency` requests in flight from `begin` to the end of `measure`."""
 
-    def __init__(self, *, url: str, model: str, tokens: int, stream: bool, concurrency: int) -> None:
+    def __init__(
+        self, *, url: str, model: str, tokens: int, stream: bool, concurrency: int, api_key: str = ""
+    ) -> None:
         address = urlsplit(url)
-        self._target = LoadTarget(address.hostname or "127.0.0.1", address.port or 80, tokens, stream)
+        host = address.hostname or "127.0.0.1"
+        self._target = LoadTarget(host, address.port or 80, tokens, stream, api_key)
         self._recorder = Recorder()
         self._figures = LoadFigures(concurrency)
         self._connections: list[RequestLoop] = []
@@ -72,7 +75,7 @@ class Load:
 
             self._make = realtime_loops(self._target, model, self._recorder)
         else:
-            requests = http_requests(address.netloc, model, tokens, stream)
+            requests = http_requests(address.netloc, model, tokens, stream, self._target.authorization())
             self._make = lambda: LoadConnection(self._target, requests, self._recorder)
 
     async def begin(self, warmup_s: float) -> None:

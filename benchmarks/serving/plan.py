@@ -24,6 +24,7 @@ class ServingPlan:
     tokens: Annotated[int, Option(min=1, max=4096, help="Tokens that each answer has.")] = 16
     stream: Annotated[bool, Option("--stream/--no-stream", help="Ask for streamed answers.")] = False
     url: Annotated[str, Option(help="Measure the stack at this address instead of an own one.")] = ""
+    api_key: Annotated[str, Option(envvar="RYZ_API_KEY", help="With --url a key that requests carry.")] = ""
     model: Annotated[
         str, Option(help="With --url the model to ask; else the one whose tokenizer the own stack has.")
     ] = ""

@@ -1,7 +1,7 @@
 """Requests of the load generator over WebSockets, four on each; answers are checked like those of HTTP."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 
 from websockets.asyncio.client import ClientConnection, connect
@@ -23,8 +23,9 @@ class SharedSocket:
         inboxes: Where messages go, by the request that they belong to; an empty one says that none will come.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, headers: Mapping[str, str]) -> None:
         self._url = url
+        self._headers = headers
         self._lock = asyncio.Lock()
         self._socket: ClientConnection | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -34,7 +35,9 @@ class SharedSocket:
         """Send a message."""
         async with self._lock:
             if self._socket is None:
-                self._socket = await connect(self._url, max_size=None, compression=None)
+                self._socket = await connect(
+                    self._url, max_size=None, compression=None, additional_headers=self._headers
+                )
                 self._reading = asyncio.create_task(self._read(self._socket))
         await self._socket.send(text, text=True)
 
@@ -117,7 +120,7 @@ def realtime_loops(target: LoadTarget, model: str, recorder: Recorder) -> Callab
 
     def make() -> RealtimeLoop:
         if not sockets or len(sockets[-1].inboxes) == PER_SOCKET:
-            sockets.append(SharedSocket(f"ws://{netloc}/v1/realtime"))
+            sockets.append(SharedSocket(f"ws://{netloc}/v1/realtime", target.authorization()))
         return RealtimeLoop(sockets[-1], target, requests, recorder)
 
     return make

@@ -6,7 +6,7 @@ the router spreads them over its groups.
 
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import count
 
 from benchmarks.lib.streams import post
@@ -21,6 +21,7 @@ TOPICS = (
     "Is it cold in winter at the observatory called",
     "Name three tools that I need to repair engine",
 )
+NO_HEADERS: Mapping[str, str] = {}
 MARK = "@@@@@@@@@@@@@@@@@@@@"  # replaced by as many characters, so that the content length stays
 
 
@@ -43,14 +44,17 @@ class NumberedRequests:
         return b"%b%b%012d%b" % (before, self._run, number, after)
 
 
-def http_requests(netloc: str, model: str, tokens: int, stream: bool) -> NumberedRequests:
+def http_requests(
+    netloc: str, model: str, tokens: int, stream: bool, headers: Mapping[str, str] = NO_HEADERS
+) -> NumberedRequests:
     """Makes requests of `/v1/chat/completions`, head and body."""
+    more = [f"{name}: {value}" for name, value in headers.items()]
     body: dict[str, object] = {"model": model, "max_tokens": tokens, "ignore_eos": True}
     if stream:
         body |= {"stream": True, "stream_options": {"include_usage": True}}
 
     def encoded(content: str) -> bytes:
         messages = [{"role": "user", "content": content}]
-        return post(netloc, "/v1/chat/completions", json.dumps(body | {"messages": messages}).encode())
+        return post(netloc, "/v1/chat/completions", json.dumps(body | {"messages": messages}).encode(), *more)
 
     return NumberedRequests(encoded)

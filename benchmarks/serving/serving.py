@@ -52,7 +52,7 @@ def _measure_level(
     if transport == "realtime":
         url = url.replace("http", "ws", 1)
     asked = {"url": url, "model": stack.model, "concurrency": concurrency}
-    asked |= {"tokens": plan.tokens, "stream": plan.stream}
+    asked |= {"tokens": plan.tokens, "stream": plan.stream, "api_key": plan.api_key}
     named = (
         f"concurrency {concurrency}"
         if transport == "http"

@@ -58,15 +58,15 @@ async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
     ]
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_all_apis_are_measured_on_one_stack(stream: bool) -> None:
+@pytest.mark.parametrize(("stream", "key"), [(False, ""), (True, ""), (True, "sk-of-acme-0123456789")])
+async def test_all_apis_are_measured_on_one_stack(stream: bool, key: str) -> None:
+    keys = {"api_keys": f"{key}:acme"} if key else {}
     transports: list[Transport] = ["http", "grpc", "realtime"]
 
     async def all_of_them(seconds: float) -> Report:
-        async with gateway_with_leader(grpc_port=free_port()) as gateway:
-            plan = ServingPlan(
-                concurrency=[2], duration=seconds, warmup=0.5, tokens=4, stream=stream, transports=transports
-            )
+        async with gateway_with_leader(grpc_port=free_port(), **keys) as gateway:
+            plan = ServingPlan(concurrency=[2], duration=seconds, warmup=0.5, tokens=4, stream=stream,
+                               transports=transports, api_key=key)  # fmt: skip
             stack = RunningStack(
                 gateway.url, "demo", {"server": os.getpid()}, grpc=f"127.0.0.1:{gateway.grpc_port}"
             )
