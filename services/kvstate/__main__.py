@@ -10,6 +10,7 @@ from typing import Any, cast
 from msgspec.structs import asdict
 
 from services.kvstate.accounts.assembly import account_calls, keep_register
+from services.kvstate.accounts.metrics import AccountCollector
 from services.kvstate.adapters.calls import AdapterCalls
 from services.kvstate.blocks.calls import BlockCalls
 from services.kvstate.blocks.metrics import BlockMetrics, TierCollector
@@ -125,6 +126,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.set_detail(detail)
     service.on_drain(server.stop)
     await keep_register(bus, register, stack)
+    service.registry.register(AccountCollector(register))
     accounts = account_calls(bus, stack)
     usage = start_usage(service, settings, bus, leases, register)
     used = UsedBySums(usage.sums, register)

@@ -93,6 +93,8 @@ def test_help_names_no_upper_end_of_limits(command: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize("number", [2**53 + 1, -1])
 def test_a_limit_beyond_the_range_is_refused(number: int) -> None:
-    done = CliRunner().invoke(app, ["tenants", "create", "acme", f"--running={number}"], env={"COLUMNS": "200"})
+    done = CliRunner().invoke(
+        app, ["tenants", "create", "acme", f"--running={number}"], env={"COLUMNS": "200"}
+    )
     assert done.exit_code == 2
     assert "--running" in done.output
