@@ -42,6 +42,7 @@ from services.kvstate.wiring import (
     make_adapter_store,
     make_block_store,
     make_circuit,
+    make_closed_mark,
     make_lease_store,
     make_response_store,
     make_session_store,
@@ -127,7 +128,9 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.on_drain(server.stop)
     await keep_register(bus, register, stack)
     service.registry.register(AccountCollector(register))
-    accounts = account_calls(bus, stack)
+    mark = make_closed_mark(settings, circuit)
+    stack.push_async_callback(mark.close)
+    accounts = account_calls(bus, stack, mark)
     usage = start_usage(service, settings, bus, leases, register)
     used = UsedBySums(usage.sums, register)
     await server.start(
