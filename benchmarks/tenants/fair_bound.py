@@ -108,7 +108,14 @@ def bound_report(
     """Return the gap, the bound and whether it held, of two parties in one run of the phase."""
     first, second = rivals.values()
     gap, most = largest_gap(first, second, rules, begin=begin, end=end), bound(first, second, rules)
-    return {"gap_tokens": round(gap, 1), "bound_tokens": round(most, 1), "holds": gap <= most}
+    return {
+        "gap_tokens": round(gap, 1),
+        "bound_tokens": round(most, 1),
+        "holds": gap <= most,
+        "quantum": rules.quantum,
+        "decode_tokens": rules.decode_tokens,
+        "max_running": rules.max_running,
+    }
 
 
 def _largest_rise(events: list[tuple[float, float]], window_s: float) -> float:

@@ -118,7 +118,9 @@ async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -
                 if name == "rivals":
                     new = {one: rows[served.get(one, 0) :] for one, rows in phase.served.items()}
                     gaps += _gaps(new, began, plan.duration)
-                    bounds.append(_bound_of(plan, clients, phase, new, rules, began))
+                    rivals = _rivals(plan, clients, phase, new, rules)
+                    begin, end = began + plan.duration / 4, began + plan.duration * 0.95
+                    bounds.append(bound_report(rivals, rules.of_group(), begin=begin, end=end))
     silent = [name for name, phase in phases.items() if not phase.first_s]
     if silent:
         raise BenchError(f"no request ended in phase {', '.join(silent)}: lengthen them with --duration")
@@ -222,16 +224,15 @@ def _hits(phase: Phase) -> float:
     return phase.cached[0] / max(1, phase.cached[1])
 
 
-def _bound_of(
+def _rivals(
     plan: TenantsPlan,
     clients: list[Client],
     phase: Phase,
     served: Mapping[str, list[Served]],
     rules: WatchedRules,
-    began: float,
-) -> dict[str, Any]:
-    """Return the bound of the two that flood, and the largest gap after the first quarter of the phase."""
-    rivals = {
+) -> dict[str, Rival]:
+    """Return the two that flood, as the bound asks for them."""
+    return {
         name: Rival(
             weight=rules.weights.get(name, 1.0),
             streams=sum(one.name == name for one in clients),
@@ -241,10 +242,6 @@ def _bound_of(
         )
         for name in TENANTS[:2]
     }
-    begin, end = began + plan.duration / 4, began + plan.duration * 0.95
-    found = rules.of_group()
-    told = {"quantum": found.quantum, "decode_tokens": found.decode_tokens, "max_running": found.max_running}
-    return bound_report(rivals, found, begin=begin, end=end) | told
 
 
 def _gaps(served: Mapping[str, list[Served]], began: float, duration: float) -> list[float]:

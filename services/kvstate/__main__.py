@@ -128,9 +128,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.on_drain(server.stop)
     await keep_register(bus, register, stack)
     service.registry.register(AccountCollector(register))
-    mark = make_closed_mark(settings, circuit)
-    stack.push_async_callback(mark.close)
-    accounts = account_calls(bus, stack, mark)
+    accounts = account_calls(bus, stack, make_closed_mark(settings, circuit, stack))
     usage = start_usage(service, settings, bus, leases, register)
     used = UsedBySums(usage.sums, register)
     await server.start(

@@ -85,9 +85,11 @@ def make_adapter_store(settings: KVStateSettings, circuit: Circuit) -> RedisAdap
     return RedisAdapterStore(shared_link(settings, circuit, ADAPTER_CONNECTIONS))
 
 
-def make_closed_mark(settings: KVStateSettings, circuit: Circuit) -> RedisClosedMark:
-    """Where it is marked that keys are required, in the Redis of sessions."""
-    return RedisClosedMark(shared_link(settings, circuit, MARK_CONNECTIONS))
+def make_closed_mark(settings: KVStateSettings, circuit: Circuit, stack: AsyncExitStack) -> RedisClosedMark:
+    """Where it is marked that keys are required: in the Redis of sessions, until the stack closes."""
+    mark = RedisClosedMark(shared_link(settings, circuit, MARK_CONNECTIONS))
+    stack.push_async_callback(mark.close)
+    return mark
 
 
 def limit_calls(

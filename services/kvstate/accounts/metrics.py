@@ -43,7 +43,7 @@ class AccountCollector(Collector):
         yield tenants
         keys = GaugeMetricFamily(
             "ryz_kvstate_keys",
-            "Stored keys of a `tenant` or of an `admin`: `valid`, `expired`, or `suspended` with their tenant.",
+            "Stored keys of a `tenant` or an `admin`: `valid`, `expired`, or `suspended` with their tenant.",
             labels=["kind", "state"],
         )
         counts = self._count_keys(suspended)
@@ -59,7 +59,7 @@ class AccountCollector(Collector):
 
     def _count_keys(self, suspended: set[str]) -> Counter[tuple[str, str]]:
         now_s, counts = self._now(), Counter[tuple[str, str]]()
-        for key in self._register.keys():
+        for key in self._register.keys_of():
             expired = key.expires_s and now_s >= key.expires_s
             state = "expired" if expired else "suspended" if key.tenant in suspended else "valid"
             counts["admin" if key.scopes.admin else "tenant", state] += 1

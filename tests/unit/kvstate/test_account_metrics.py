@@ -30,7 +30,8 @@ def test_tenants_and_keys_are_counted_by_state() -> None:
     assert value("tenants", state="active") is None, "nothing was read: nothing is known"
 
     records: list[AccountRecord] = [
-        TenantRecord(tenant="acme"), TenantRecord(tenant="late", suspended=True), AccountRules(keys_required=True),
+        TenantRecord(tenant="acme"), TenantRecord(tenant="late", suspended=True),
+        AccountRules(keys_required=True),
         key("a", "acme"), key("b", "acme", expires_s=2_000), key("c", "late"), key("d", admin=True),
     ]  # fmt: skip
     register.replace_all([StoredAccount(record=one, revision=n) for n, one in enumerate(records, 1)], 7)
