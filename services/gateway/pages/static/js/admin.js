@@ -112,15 +112,15 @@ let followed = 0;
 async function follow() {
   followed += 1;
   const mine = followed;
-  if (!await read() || mine !== followed) return;
   followShares(mine);
-  do await pause(EVERY_MS); while (mine === followed && await read());
+  while (mine === followed && await read()) await pause(EVERY_MS);
+  if (mine === followed) followed += 1; // without an admin key shares are not asked for either
 }
 
 // Shares change from second to second, the rest seldom. A hidden page asks for none.
 async function followShares(mine) {
-  while (mine === followed && !at("shown").hidden) {
-    if (!document.hidden) {
+  while (mine === followed) {
+    if (!document.hidden && !at("shown").hidden) {
       try { drawShares(await json("/v1/manage/shares")); } catch { at("busy").textContent = "not known now"; }
     }
     await pause(SHARES_MS);

@@ -3,15 +3,15 @@ import { at, bar, cell } from "./cells.js";
 import { element } from "./messages.js";
 
 const number = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
-const percent = (part) => part === null ? "–" : `${Math.round(100 * part)} %`;
+const percent = (part) => part === null ? "–" : `${Math.round(100 * part)}\u00a0%`;
 const count = (value) => value === null ? "–" : number.format(value);
 
 function row(group, one) {
   const made = element("tr", {},
     cell(one.party, { more: [one.background && "batches", one.weight !== 1 && `weight ${one.weight}`].filter(Boolean).join(" · ") }),
-    cell(group.group, { more: group.model }),
     bar(one.share ?? 0, { due: one.due, words: percent(one.share) }),
-    ...[percent(one.due), count(one.tokens_per_s), count(one.running), count(one.waiting), count(one.credit)].map((text) => cell(text, { className: "number" })));
+    ...[percent(one.due), count(one.tokens_per_s), count(one.running), count(one.waiting), count(one.credit)].map((text) => cell(text, { className: "number" })),
+    cell(group.group, { more: group.model }));
   if (one.credit < 0 && one.waiting) made.dataset.state = "owes";
   return made;
 }
@@ -19,7 +19,7 @@ function row(group, one) {
 export function drawShares({ groups }) {
   const rows = groups.flatMap((group) => [
     ...group.parties.map((one) => row(group, one)),
-    ...(group.others ? [element("tr", {}, cell(`and ${group.others} more`), cell(group.group))] : []),
+    ...(group.others ? [element("tr", {}, Object.assign(cell(`and ${group.others} more`), { colSpan: 7 }), cell(group.group))] : []),
   ]);
   at("shares").replaceChildren(...rows);
   at("no-shares").hidden = rows.length > 0;
