@@ -27,10 +27,11 @@ import httpx
 from benchmarks.lib.measuring import BenchError, Progress, milliseconds, percentile
 from benchmarks.lib.sse import read_stream
 from benchmarks.stack_plans import TenantsPlan
+from benchmarks.tenants.fair_bound import WINDOW_S, Rival, Served, bound_report
+from benchmarks.tenants.watched_rules import WatchedRules, watch_rules
 
 TENANTS = ("flood", "first", "second")
 PHASES = ("calm", "flood", "arrival", "lone", "rivals")
-WINDOW_S = 10.0
 _PREFIXES = 4  # texts with which the prompts of a tenant begin
 _PREFIX_SHARE = 0.5  # of a prompt's words
 
@@ -64,12 +65,14 @@ class Phase:
 
     Attributes:
         first_s: Seconds to the first token.
-        served: The time and the number of tokens: those of a prompt that were computed, at its first token.
+        served: Tokens: those of a prompt that were computed, at its first token, and decoded ones.
+        prompt: Tokens of the longest prompt.
         cached: Tokens of prompts that the cache had, and all tokens of prompts.
     """
 
     first_s: dict[str, list[float]] = field(default_factory=dict)
-    served: dict[str, list[tuple[float, int]]] = field(default_factory=dict)
+    served: dict[str, list[Served]] = field(default_factory=dict)
+    prompt: dict[str, int] = field(default_factory=dict)
     cached: tuple[int, int] = (0, 0)
     seconds: float = 0.0
 
@@ -82,8 +85,9 @@ class Phase:
         self.first_s.setdefault(name, []).append(answer.times[0] - sent)
         self.cached = self.cached[0] + found, self.cached[1] + prompt
         tokens = self.served.setdefault(name, [])
-        tokens.append((answer.times[0], prompt - found))
-        tokens += [(when, 1) for when in answer.times]
+        tokens.append(Served(answer.times[0], prompt - found, decoded=False))
+        tokens += [Served(when, 1) for when in answer.times]
+        self.prompt[name] = max(self.prompt.get(name, 0), prompt)
 
 
 async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -> dict[str, Any]:
@@ -94,6 +98,7 @@ async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -
     """
     phases: dict[str, Phase] = {}
     gaps: list[float] = []
+    bounds: list[dict[str, Any]] = []
     async with httpx.AsyncClient(
         base_url=url, timeout=600, limits=httpx.Limits(max_connections=None), trust_env=False
     ) as http:
@@ -102,17 +107,26 @@ async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -
                 progress(f"round {number + 1} of {plan.rounds}: {name}")
                 phase = phases.setdefault(name, Phase())
                 began, served = time.perf_counter(), {one: len(rows) for one, rows in phase.served.items()}
-                await _run(plan, http, model, _clients(plan, name), phase, seed=f"{number} {name}")
+                clients = _clients(plan, name)
+                run = _run(plan, http, model, clients, phase, seed=f"{number} {name}")
+                rules = WatchedRules()
+                if name == "rivals":
+                    await watch_rules(http, _key("flood"), rules, run)
+                else:
+                    await run
                 phase.seconds += time.perf_counter() - began
                 if name == "rivals":
                     new = {one: rows[served.get(one, 0) :] for one, rows in phase.served.items()}
                     gaps += _gaps(new, began, plan.duration)
+                    rivals = _rivals(plan, clients, phase, new, rules)
+                    begin, end = began + plan.duration / 4, began + plan.duration * 0.95
+                    bounds.append(bound_report(rivals, rules.of_group(), begin=begin, end=end))
     silent = [name for name, phase in phases.items() if not phase.first_s]
     if silent:
         raise BenchError(f"no request ended in phase {', '.join(silent)}: lengthen them with --duration")
     rows = [_row(name, phase) for name, phase in phases.items()]
     calm, flood, arrival = (phases[name] for name in ("calm", "flood", "arrival"))
-    of_rivals = {one: sum(count for _, count in rows) for one, rows in phases["rivals"].served.items()}
+    of_rivals = {one: sum(each.tokens for each in rows) for one, rows in phases["rivals"].served.items()}
     return {
         "rows": rows,
         "p50_to_calm": round(_first(flood, 0.5) / _first(calm, 0.5), 2),
@@ -122,6 +136,8 @@ async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -
         "rivals": of_rivals,
         "window_gap_share_p50": round(percentile(sorted(gaps), 0.5), 3) if gaps else None,
         "window_gap_share_max": round(max(gaps), 3) if gaps else None,
+        "bounds": bounds,
+        "bound_holds": all(one["holds"] for one in bounds),
     }
 
 
@@ -208,7 +224,27 @@ def _hits(phase: Phase) -> float:
     return phase.cached[0] / max(1, phase.cached[1])
 
 
-def _gaps(served: Mapping[str, list[tuple[float, int]]], began: float, duration: float) -> list[float]:
+def _rivals(
+    plan: TenantsPlan,
+    clients: list[Client],
+    phase: Phase,
+    served: Mapping[str, list[Served]],
+    rules: WatchedRules,
+) -> dict[str, Rival]:
+    """Return the two that flood, as the bound asks for them."""
+    return {
+        name: Rival(
+            weight=rules.weights.get(name, 1.0),
+            streams=sum(one.name == name for one in clients),
+            prompt=phase.prompt.get(name, 0),
+            answer=plan.tokens,
+            served=sorted(served.get(name, ())),
+        )
+        for name in TENANTS[:2]
+    }
+
+
+def _gaps(served: Mapping[str, list[Served]], began: float, duration: float) -> list[float]:
     """Return by how much two tenants differ in each window of the time after the first quarter.
 
     As a share of what both were served in it.
@@ -217,7 +253,7 @@ def _gaps(served: Mapping[str, list[tuple[float, int]]], began: float, duration:
     start = began + duration / 4
     while start + WINDOW_S <= began + duration * 0.95:
         sums = [
-            sum([count for when, count in rows if start <= when < start + WINDOW_S])
+            sum([one.tokens for one in rows if start <= one.when < start + WINDOW_S])
             for rows in served.values()
         ]
         if len(sums) == 2 and sum(sums) > 0:
@@ -231,7 +267,7 @@ def _rounded(seconds: float) -> float | None:
 
 
 def _row(name: str, phase: Phase) -> dict[str, Any]:
-    served = {one: sum(count for _, count in rows) for one, rows in phase.served.items()}
+    served = {one: sum(each.tokens for each in rows) for one, rows in phase.served.items()}
     return {
         "phase": name,
         "requests": sum(len(phase.first_s.get(one, ())) for one in TENANTS[1:]),

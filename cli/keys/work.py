@@ -7,7 +7,9 @@ from msgspec.structs import replace
 
 from cli.command_groups import BrokerOptions
 from cli.console import err, fail, out
+from cli.keys.kept_admin_key import note_revoked, note_rotated
 from cli.keys.key_options import KeyOptions
+from cli.stack.state import StateDir
 from cli.tenants import view
 from cli.tenants.asking import on_accounts
 from cli.tenants.values import LimitOptions, seconds
@@ -39,7 +41,10 @@ def rotate_key(key: str, overlap: str, common: BrokerOptions) -> None:
     key_id, overlap_s = key_id_in(key), seconds("--overlap", overlap)
     made = on_accounts(common, lambda client: client.rotate_key(key_id, overlap_s))
     ends = f"{shown_prefix(key_id)} ends in {overlap}" if overlap_s else f"{shown_prefix(key_id)} has ended"
+    kept = note_rotated(StateDir(common.state_dir).path, key_id, made.text)
     _print_made(made, common, f"{ends}.")
+    if kept:
+        err.print(kept, soft_wrap=True, markup=False)
 
 
 def change_key(key: str, options: KeyOptions, limits: LimitOptions, common: BrokerOptions) -> None:
@@ -87,6 +92,8 @@ def revoke_key(key: str, common: BrokerOptions, *, end_streams: bool) -> None:
     name = KeyRecord(key_id=key_id, digest=bytes(32)).name
     on_accounts(common, lambda client: client.remove(name, end_streams=end_streams))
     at_ms = time.time_ns() // 1_000_000
+    if kept := note_revoked(StateDir(common.state_dir).path, {key_id}):
+        err.print(kept, soft_wrap=True, markup=False)
     if common.as_json:
         print(json_text({"id": key_id, "revoked": True, "revoked_at_ms": at_ms}))
         return

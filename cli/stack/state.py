@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import fail
-from cli.stack.host.private import make_private_dir, make_state_dir, write_private
+from cli.stack.host.private import make_private_dir, make_state_dir, replace_private
 from shared.address import redact
 from shared.host.local_stack import STATE_DIR, STATE_FILE, ForeignFileError, read_own
 from shared.host.own_paths import ForeignLinkError, walk
@@ -133,9 +133,7 @@ class StateDir:
 
     def write(self, state: StackState) -> None:
         """Replace the file in one step, so that a reader never sees half of it."""
-        draft = self.path / f"{STATE_FILE}.{os.getpid()}"
-        write_private(draft, json.dumps(asdict(state), indent=1) + "\n")
-        draft.replace(self._file)
+        replace_private(self._file, json.dumps(asdict(state), indent=1) + "\n")
 
     def release(self) -> None:
         """Remove the file and gives the directory back."""

@@ -8,6 +8,7 @@ from cli.command_groups import BrokerOptions, command_group
 from cli.command_options import with_options
 from cli.tenants.erase import erase
 from cli.tenants.prices import price
+from cli.tenants.shares import shares
 from cli.tenants.tenant_options import TenantOptions
 from cli.tenants.usage import usage
 from cli.tenants.values import LimitOptions
@@ -19,6 +20,7 @@ app = command_group(
 app.command("price")(price)
 app.command("usage")(usage)
 app.command("erase")(erase)
+app.command("shares")(shares)
 TenantName = Annotated[
     str, typer.Argument(metavar="TENANT", help="1 to 64 letters, digits, - and _.", show_default=False)
 ]

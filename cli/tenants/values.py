@@ -3,7 +3,7 @@
 import re
 import time
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,7 +20,16 @@ _UNITS = {"": 1} | {
 }
 MAX_LIMIT = 2**53
 Count = int | None
-_COUNT = {"min": 0, "max": MAX_LIMIT, "show_default": False}
+
+
+def _checked_count(value: Count) -> Count:
+    """Refuse a count that no record can hold; `--help` names only the lower end of the range."""
+    if value is not None and value > MAX_LIMIT:
+        raise typer.BadParameter(f"{value} is more than {MAX_LIMIT:,}, the largest limit; 0 is no limit.")
+    return value
+
+
+_COUNT: dict[str, Any] = {"min": 0, "callback": _checked_count, "show_default": False}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,7 +5,9 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from cli.command_groups import BrokerOptions
-from cli.console import out
+from cli.console import err, out
+from cli.keys.kept_admin_key import note_revoked
+from cli.stack.state import StateDir
 from cli.tenants import view
 from cli.tenants.asking import on_accounts
 from cli.tenants.tenant_options import TenantOptions
@@ -61,6 +63,8 @@ def suspend_tenant(name: str, common: BrokerOptions, *, suspended: bool, end_str
 def delete_tenant(name: str, common: BrokerOptions, *, with_keys: bool) -> None:
     """Remove a tenant."""
     revoked = on_accounts(common, lambda client: client.delete_tenant(name, with_keys=with_keys))
+    if kept := note_revoked(StateDir(common.state_dir).path, revoked):
+        err.print(kept, soft_wrap=True, markup=False)
     if common.as_json:
         print(json_text({"id": name, "deleted": True, "revoked_keys": revoked}))
         return

@@ -61,6 +61,7 @@ from services.gateway.transports.http.routes.lora_adapters import (
 )
 from services.gateway.transports.http.routes.manage_accounts import ACCOUNT_BODIES, add_manage_accounts
 from services.gateway.transports.http.routes.manage_models import AddedModelBody, ScaleBody, add_manage_models
+from services.gateway.transports.http.routes.manage_shares import add_manage_shares
 from services.gateway.transports.http.routes.responses import ResponseParts, add_responses
 from services.gateway.transports.http.routes.session_paths import SessionPaths, is_session_path
 from services.gateway.transports.http.routes.sessions import SessionRoutes
@@ -173,6 +174,7 @@ def create_app(
     add_lora_adapters(app, context, operators)
     add_erasure(app, context, operators, TenantErasure(client.bus, batches))
     add_manage_accounts(app, context, operators)
+    add_manage_shares(app, context, operators)
     add_usage(app, context, operators)
     app.include_router(info_router(context.settings, context.admission.identities, models, info))
     app.include_router(SessionRoutes(context, sessions).router(SESSION_ERRORS))

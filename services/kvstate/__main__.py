@@ -10,6 +10,7 @@ from typing import Any, cast
 from msgspec.structs import asdict
 
 from services.kvstate.accounts.assembly import account_calls, keep_register
+from services.kvstate.accounts.metrics import AccountCollector
 from services.kvstate.adapters.calls import AdapterCalls
 from services.kvstate.blocks.calls import BlockCalls
 from services.kvstate.blocks.metrics import BlockMetrics, TierCollector
@@ -41,6 +42,7 @@ from services.kvstate.wiring import (
     make_adapter_store,
     make_block_store,
     make_circuit,
+    make_closed_mark,
     make_lease_store,
     make_response_store,
     make_session_store,
@@ -125,7 +127,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.set_detail(detail)
     service.on_drain(server.stop)
     await keep_register(bus, register, stack)
-    accounts = account_calls(bus, stack)
+    service.registry.register(AccountCollector(register))
+    accounts = account_calls(bus, stack, make_closed_mark(settings, circuit, stack))
     usage = start_usage(service, settings, bus, leases, register)
     used = UsedBySums(usage.sums, register)
     await server.start(

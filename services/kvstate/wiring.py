@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 from dataclasses import replace
 
+from services.kvstate.accounts.closed_mark import RedisClosedMark
 from services.kvstate.adapters.redis_adapters import RedisAdapterStore
 from services.kvstate.blocks.redis_blocks import RedisBlockStore
 from services.kvstate.blocks.sweep import SweepRules
@@ -32,6 +33,7 @@ RESPONSE_CONNECTIONS = 16
 LEASE_CONNECTIONS = 2
 ADAPTER_CONNECTIONS = 4
 LIMIT_CONNECTIONS = 4
+MARK_CONNECTIONS = 2
 
 
 def make_circuit(settings: KVStateSettings) -> Circuit:
@@ -81,6 +83,13 @@ def make_lease_store(settings: KVStateSettings, circuit: Circuit) -> RedisLeaseS
 def make_adapter_store(settings: KVStateSettings, circuit: Circuit) -> RedisAdapterStore:
     """The register of adapters, in the Redis of sessions."""
     return RedisAdapterStore(shared_link(settings, circuit, ADAPTER_CONNECTIONS))
+
+
+def make_closed_mark(settings: KVStateSettings, circuit: Circuit, stack: AsyncExitStack) -> RedisClosedMark:
+    """Where it is marked that keys are required: in the Redis of sessions, until the stack closes."""
+    mark = RedisClosedMark(shared_link(settings, circuit, MARK_CONNECTIONS))
+    stack.push_async_callback(mark.close)
+    return mark
 
 
 def limit_calls(

@@ -143,3 +143,20 @@ def test_the_document_has_the_routes(stack: Stack) -> None:
     ):
         assert (path, method) in routes
     assert "NewKeyBody" in document["components"]["schemas"]
+
+
+def test_the_file_of_the_admin_key_follows_it(stack: Stack) -> None:
+    file = stack.state_dir.path / "admin.key"
+    old = key_id_of(file.read_text().strip())
+    assert old is not None
+    rotated = told(stack, "keys", "rotate", old, "--overlap", "0s")
+    assert file.read_text().strip() == rotated["key"]
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    with httpx.Client(base_url=stack.state.url) as client:
+        assert client.get("/v1/manage/keys", headers={"authorization": f"Bearer {rotated['key']}"}).is_success
+
+    done = ryz("keys", "revoke", rotated["id"], cwd=stack.folder)
+    assert done.returncode == 0, done.stderr
+    assert str(file) in done.stderr.replace("\n", "")
+    assert "is revoked" in file.read_text()
+    assert rotated["key"] not in file.read_text()

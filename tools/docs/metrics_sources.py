@@ -11,6 +11,7 @@ from services.gateway.resources.batches.assembly import BatchMetrics
 from services.gateway.settings import GatewaySettings
 from services.gateway.transports.grpc.serving.metrics import GrpcMetrics
 from services.gateway.transports.http.gateway_gate import GateCollector, QuotaCollector
+from services.kvstate.accounts.metrics import AccountCollector
 from services.kvstate.blocks.metrics import BlockMetrics, TierCollector
 from services.kvstate.blocks.tier import BlockTier, TierLimits
 from services.kvstate.metrics import KVStateMetrics
@@ -29,6 +30,7 @@ from services.worker.metrics import PREFIX, LoadCollector, RatesCollector, Worke
 from services.worker.telemetry.adapter_metrics import AdapterCollector
 from services.worker.telemetry.rank_metrics import RankCollector
 from services.worker.telemetry.vllm_metrics import VllmCollector, vllm_histograms
+from shared.accounts.register import AccountRegister
 from shared.bus.delivery import BusStats
 from shared.kv_hash import BLOCK_TOKENS
 from shared.messages import KVRates, Load
@@ -137,6 +139,9 @@ def kvstate(registry: CollectorRegistry) -> None:
     tier = BlockTier(store, TierLimits(), counted.evicted, fates)
     registry.register(TierCollector(tier, lambda: False))
     registry.register(RedisCollector([]))
+    register = AccountRegister()
+    register.replace_all([], 0)
+    registry.register(AccountCollector(register))
     UsageMetrics(registry)
 
 

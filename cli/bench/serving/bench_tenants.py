@@ -4,6 +4,7 @@ import asyncio
 
 from benchmarks.lib.machine import SERVING_PACKAGES
 from benchmarks.stack_plans import TenantsPlan
+from benchmarks.tenants.fair_bound import WINDOW_S
 from cli.bench.inputs import with_model
 from cli.bench.own_stack import own_stack
 from cli.bench.report import AsJson, Report, counting_bar, print_line, print_table, reporting
@@ -44,5 +45,11 @@ def _show(report: Report) -> None:
         f"two that flood: {report['rivals']} tokens; difference over 10 s at most "
         f"{report['window_gap_share_max']} of both"
     )
+    for one in report["bounds"]:
+        print_line(
+            f"in any {WINDOW_S:g} s they differ by at most {one['gap_tokens']:,.0f} weighted tokens; the "
+            f"algorithm's bound is {one['bound_tokens']:,.0f} (quantum {one['quantum']:g}, a decoded token "
+            f"counts {one['decode_tokens']:g}): it {'holds' if one['holds'] else 'DOES NOT HOLD'}"
+        )
     facts = report["machine"]
     print_line(f"{facts['cpu']}, {facts['usable_cores']} cores, commit {report['commit']}")

@@ -34,7 +34,7 @@ _STATE_FILES = {
     f"{USERS_FILE}.lock",
     *_SERVERS_FILES,
 }
-_DRAFTS = (f"{STATE_FILE}.", f"{USERS_FILE}.")
+_DRAFTS = (f"{STATE_FILE}.", f"{USERS_FILE}.", f"{ADMIN_KEY_FILE}.")
 _LOG = re.compile(
     r"(supervisor|nats|redis|redis-kv|kvstate|router(-\d+)?|gateway|worker-.+|forks-.+)\.log(\.1)?"
 )
@@ -102,6 +102,13 @@ def write_private(path: Path, text: str) -> None:
     path.unlink(missing_ok=True)  # the mode is set only for a new file
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
         file.write(text)
+
+
+def replace_private(path: Path, text: str) -> None:
+    """Replace a file that only this user may read in one step, so that a reader never sees half of it."""
+    draft = path.with_name(f"{path.name}.{os.getpid()}")
+    write_private(draft, text)
+    draft.replace(path)
 
 
 def open_log(path: Path) -> int:

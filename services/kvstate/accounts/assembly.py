@@ -3,6 +3,7 @@
 from contextlib import AsyncExitStack
 
 from services.kvstate.accounts.calls import AccountCalls
+from services.kvstate.accounts.store import ClosedMark
 from services.kvstate.accounts.stream_accounts import StreamAccounts
 from services.kvstate.accounts.stream_audit import StreamAudit
 from shared.accounts.register import AccountRegister
@@ -13,11 +14,11 @@ from shared.client.calls.accounts_sync import AccountsSync
 STREAM_CALL_S = 2.0  # a call that went out when the broker was lost has no answer; others wait for it
 
 
-def account_calls(bus: Bus, stack: AsyncExitStack) -> AccountCalls:
-    """The calls about the records, which are in streams of the broker."""
+def account_calls(bus: Bus, stack: AsyncExitStack, mark: ClosedMark) -> AccountCalls:
+    """The calls about the records, which are in streams of the broker; `mark` outlives these."""
     jetstream = JetStream(bus, timeout_s=STREAM_CALL_S)
     stack.push_async_callback(jetstream.stop)
-    return AccountCalls(bus, StreamAccounts(bus, jetstream), StreamAudit(jetstream))
+    return AccountCalls(bus, StreamAccounts(bus, jetstream), StreamAudit(jetstream), mark)
 
 
 async def keep_register(bus: Bus, register: AccountRegister, stack: AsyncExitStack) -> None:

@@ -5,14 +5,17 @@ An entry of the audit log is written before its change. If the change then fails
 
 import asyncio
 import time
+from contextlib import suppress
 
 import structlog
 
 from services.kvstate.accounts import rules
-from services.kvstate.accounts.store import AccountStore, AuditLog, VersionMoved
+from services.kvstate.accounts.store import AccountStore, AuditLog, ClosedMark, VersionMoved
+from services.kvstate.accounts.table import AccountTable
 from services.kvstate.call_server import CallKind
 from shared import subjects
 from shared.bus import Bus
+from shared.bus.jetstream.errors import NoJetStream
 from shared.codec import encode
 from shared.errors import Conflict, RyzError, Unavailable
 from shared.messages import (
@@ -21,6 +24,7 @@ from shared.messages import (
     AccountPage,
     AccountQuery,
     AccountRecord,
+    AccountRules,
     AccountStored,
     AuditEntry,
     AuditPage,
@@ -36,12 +40,20 @@ log = structlog.get_logger(__name__)
 class AccountCalls:
     """Answers the calls, and publishes changes to gateways and routers.
 
+    Args:
+        bus: Where changes are published.
+        store: The records.
+        audit: The log.
+        mark: Says, where the broker has no JetStream, whether keys were required before.
+
     Attributes:
         audit: The log, for what other calls do to a tenant.
     """
 
-    def __init__(self, bus: Bus, store: AccountStore, audit: AuditLog) -> None:
+    def __init__(self, bus: Bus, store: AccountStore, audit: AuditLog, mark: ClosedMark) -> None:
         self._bus = bus
+        self._mark = mark
+        self._was_closed = False  # as this replica read last
         self._store = store
         self.audit = audit
         self._changing = asyncio.Lock()
@@ -55,8 +67,41 @@ class AccountCalls:
         )
 
     async def _page(self, query: AccountQuery) -> AccountPage:
-        table = await self._store.read()
+        try:
+            table = await self._store.read()
+        except NoJetStream:
+            await self._check_open()
+            raise
+        if not query.cursor:
+            await self._note_rule(table)
         return table.page(query.cursor, PAGE_BYTES, query.known)
+
+    async def _check_open(self) -> None:
+        """Raises `Unavailable` if keys were required before the broker lost its JetStream, or may have been.
+
+        Gateways take any other error as "not known", and refuse requests without a key.
+        """
+        try:
+            closed = self._was_closed or await self._mark.stands()
+        except Unavailable as error:
+            raise Unavailable(
+                f"the broker has no JetStream, and whether requests needed a key cannot be told: "
+                f"{error.message}",
+                reason="accounts_store",
+            ) from None
+        if closed:
+            raise Unavailable(
+                "requests needed a key, and the broker that kept tenants and keys has no JetStream now: give "
+                "it back its `jetstream { store_dir: ... }` (docs/tenants.md has how to go on without keys)",
+                reason="accounts_store",
+            )
+
+    async def _note_rule(self, table: AccountTable) -> None:
+        stored = table.stored(AccountRules().name)
+        rule = None if stored is None else stored.record
+        self._was_closed = isinstance(rule, AccountRules) and rule.keys_required
+        if table.version:  # a stream in which nothing was written says nothing of what was before
+            await self._mark.note(required=self._was_closed)
 
     async def _entries(self, query: AuditQuery) -> AuditPage:
         return AuditPage(entries=await self.audit.newest(query.before, query.count))
@@ -68,7 +113,10 @@ class AccountCalls:
             closing = rules.closes_api(record, table)
             if closing is not None:
                 await self._write(AccountChange(actor=change.actor, put=closing))
-            return await self._write(change)
+            done = await self._write(change)
+            with suppress(RyzError):  # it is done; readers' calls note it, too
+                await self._note_rule(await self._store.read())
+            return done
 
     async def _write(self, change: AccountChange) -> AccountStored:
         entered = False

@@ -45,6 +45,18 @@ class AccountStore(Protocol):
         ...
 
 
+class ClosedMark(Protocol):
+    """Outlives the records where these are lost with the broker's JetStream: whether keys were required."""
+
+    async def note(self, *, required: bool) -> None:
+        """Sets the mark, or removes it. Does nothing while its store is away: it is called again."""
+        ...
+
+    async def stands(self) -> bool:
+        """Returns whether keys were required when this was last noted; raises `Unavailable`."""
+        ...
+
+
 class AuditLog(Protocol):
     """Entries that are added and never changed. Raises `Unavailable` as the store does."""
 

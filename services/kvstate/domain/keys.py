@@ -29,6 +29,7 @@ RESPONSE_SIZES_PREFIX = f"{PREFIX}:response-sizes:"  # hash, id -> bytes; empty 
 RESPONSE_ENDS_PREFIX = f"{PREFIX}:response-ends:"  # sorted set of ids by when they expire, in milliseconds
 RESPONSES_RUNNING = f"{PREFIX}:responses-running"  # sorted set of `member`s that run, by the end of the lease
 
+KEYS_REQUIRED = f"{PREFIX}:keys-required"  # there while a stored rule refuses requests without a key
 LIMIT_PREFIX = f"{PREFIX}:limit:"  # hash of each limit and window, see `limits/lua`; expires with its window
 LIMIT_HOLDERS = f"{PREFIX}:limit-holders"  # sorted set of processes that lease, by their last call
 

@@ -1,15 +1,18 @@
 """Each fault of the failure table raises its alert within 15 s at scrapes every second, and no other one.
 
+That of old copies of tenants and keys waits for a minute before.
+
 `make test` makes one of the faults; RYZ_CHAOS=full makes all, and waits until alerts are over.
 """
 
+import math
 import os
 from collections.abc import Iterator
 
 import pytest
 
 from tests.kits.alerts.alert_faults import RANKS, SERVICES, AlertCase
-from tests.kits.alerts.alert_runs import WITHIN_S, run_case
+from tests.kits.alerts.alert_runs import run_case
 from tests.kits.alerts.watched_stack import WatchedStack
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import full, scaled
@@ -51,5 +54,5 @@ def test_faults_of_ranks(ranks: WatchedStack, case: AlertCase) -> None:
 def check(world: WatchedStack, case: AlertCase) -> None:
     run = run_case(world, case, last_s=LAST_S, after_s=AFTER_S, calm_s=CALM_S)
     record(f"alert: {case.row}", line=run.line(), fired_s={k: round(v, 1) for k, v in run.fired_s.items()})
-    assert run.fired_s.get(case.alert, 99) <= WITHIN_S, run
+    assert run.fired_s.get(case.alert, math.inf) <= case.within_s, run
     assert not run.others, run

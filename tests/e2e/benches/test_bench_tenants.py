@@ -24,3 +24,7 @@ async def test_each_phase_gets_a_row() -> None:
     assert 0 < rows["flood"]["first_token_p50_ms"] <= rows["flood"]["first_token_p99_ms"]
     assert report["p99_to_calm"] > 0
     assert sorted(report["rivals"]) == ["first", "flood"]
+    (told,) = report["bounds"]
+    assert told["holds"] is report["bound_holds"] is True
+    assert 0 < told["gap_tokens"] <= told["bound_tokens"]
+    assert told["bound_tokens"] > 2 * told["quantum"] > 0

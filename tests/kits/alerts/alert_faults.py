@@ -24,11 +24,14 @@ from shared import subjects
 from shared.accounts.keys import new_key
 from shared.bus.nats import NatsBus
 from shared.kv_hash import PREFIX_PATTERN
+from tests.kits.alerts.unread_accounts import unread_accounts
 from tests.kits.alerts.watched_stack import WatchedStack
 from tests.kits.e2e.stack import ROOT
 
 Fault = Callable[[WatchedStack], AbstractContextManager[None]]
 _ATTACH, _DETACH, _ANY_CHILD = 16, 17, 0x40000000  # of ptrace(2), and __WALL of wait(2)
+WITHIN_S = 15.0
+OLD_S = 60.0  # of a copy of tenants and keys, from which there is an alert
 JSON = {"content-type": "application/json"}
 LONG_TEXT = "Tell me a long story about lists, numbers, names, colours, strings and classes. " * 4
 
@@ -41,11 +44,13 @@ class AlertCase:
         row: What fails.
         alert: The one alert that it raises.
         fault: Makes it.
+        within_s: How soon the alert fires.
     """
 
     row: str
     alert: str
     fault: Fault
+    within_s: float = WITHIN_S
 
 
 def prompt(text: str) -> dict[str, object]:
@@ -247,6 +252,7 @@ SERVICES = (
     AlertCase("garbage on the bus", "RyzBadMessages", bus_garbage),
     AlertCase("garbage over HTTP", "RyzBadHttp", http_garbage),
     AlertCase("API keys are guessed", "RyzKeysGuessed", guessed_keys),
+    AlertCase("tenants and keys cannot be read", "RyzAccountsOld", unread_accounts, OLD_S + WITHIN_S),
 )
 # on ranks with the demo model
 RANKS = (

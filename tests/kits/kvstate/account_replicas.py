@@ -11,6 +11,19 @@ from services.kvstate.metrics import KVStateMetrics
 from shared.bus.nats import NatsBus
 
 
+class MemoryMark:
+    """The plain form of the mark that keys are required, which outlives a replica and not the test."""
+
+    def __init__(self) -> None:
+        self.required = False
+
+    async def note(self, *, required: bool) -> None:
+        self.required = required
+
+    async def stands(self) -> bool:
+        return self.required
+
+
 @asynccontextmanager
 async def account_replica(nats_url: str) -> AsyncIterator[NatsBus]:
     """Runs a replica that answers those calls; gives its connection."""
@@ -19,7 +32,7 @@ async def account_replica(nats_url: str) -> AsyncIterator[NatsBus]:
         stack.push_async_callback(bus.close)
         metrics = KVStateMetrics(CollectorRegistry())
         server = CallServer(bus, metrics, max_concurrent=16, max_pending=1024)
-        await server.start(account_calls(bus, stack).calls())
+        await server.start(account_calls(bus, stack, MemoryMark()).calls())
         await bus.flush()
         stack.push_async_callback(server.stop)
         yield bus

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.engine_state import EngineState
+from services.worker.leader.fleet.party_detail import party_detail
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.records import SessionRecords
@@ -66,6 +67,7 @@ class GroupStatus:
             "kv_store": self._kv_tier.describe(),
             "adapters": self._adapters(),
             "party_shares": self._party_shares(),
+            "parties": party_detail(scheduler),
             "speculation": self._speculation(),
             "sessions_cached": sessions.num_cached,
             "sessions_pending": sessions.writer.num_pending,

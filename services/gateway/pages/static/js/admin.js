@@ -1,11 +1,12 @@
-// Tenants, keys, usage and changes, read again every few seconds; keys can be revoked here.
+// Tenants, keys, usage, changes and shares, read again every few seconds; keys can be revoked here.
 import { Refused, call, json } from "./api.js";
 import { element } from "./messages.js";
+import { at, bar, cell } from "./cells.js";
+import { drawShares } from "./shares.js";
 import * as store from "./store.js";
 
-const at = (id) => document.getElementById(id);
-const SVG = "http://www.w3.org/2000/svg";
 const EVERY_MS = 5000;
+const SHARES_MS = 1000;
 const number = new Intl.NumberFormat("en");
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 1 });
 const WORDS = {
@@ -15,10 +16,6 @@ const WORDS = {
 };
 let currency = "";
 
-function cell(text, { className = "", more = "" } = {}) {
-  return element("td", { className }, element("span", { textContent: text }), ...(more ? [element("small", { textContent: more })] : []));
-}
-
 function money(amount) {
   return `${amount.toFixed(amount < 1 ? 4 : 2)}${currency ? ` ${currency}` : ""}`;
 }
@@ -26,16 +23,6 @@ function money(amount) {
 function limitsIn(limits = {}) {
   const told = Object.entries(WORDS).filter(([name]) => limits[name]);
   return told.map(([name, words]) => `${name.startsWith("money") ? money(limits[name]) : short.format(limits[name])} ${words}`).join(", ") || "none";
-}
-
-function bar(part) {
-  const svg = document.createElementNS(SVG, "svg");
-  for (const [key, value] of [["viewBox", "0 0 100 10"], ["preserveAspectRatio", "none"], ["role", "img"], ["aria-label", `${Math.round(100 * part)} percent`]]) svg.setAttribute(key, value);
-  const rect = document.createElementNS(SVG, "rect");
-  rect.setAttribute("height", "10");
-  rect.setAttribute("width", String(100 * part));
-  svg.append(rect);
-  return element("td", {}, svg);
 }
 
 function drawTenants(tenants, usage) {
@@ -119,8 +106,25 @@ async function read() {
   }
 }
 
+const pause = (ms) => new Promise((done) => { setTimeout(done, ms); });
+let followed = 0;
+
 async function follow() {
-  while (await read()) await new Promise((done) => { setTimeout(done, EVERY_MS); });
+  followed += 1;
+  const mine = followed;
+  followShares(mine);
+  while (mine === followed && await read()) await pause(EVERY_MS);
+  if (mine === followed) followed += 1; // without an admin key shares are not asked for either
+}
+
+// Shares change from second to second, the rest seldom. A hidden page asks for none.
+async function followShares(mine) {
+  while (mine === followed) {
+    if (!document.hidden && !at("shown").hidden) {
+      try { drawShares(await json("/v1/manage/shares")); } catch { at("busy").textContent = "not known now"; }
+    }
+    await pause(SHARES_MS);
+  }
 }
 
 at("key-form").addEventListener("submit", (event) => {

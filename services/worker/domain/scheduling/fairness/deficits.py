@@ -95,6 +95,10 @@ class Deficits:
         """Returns the weight of a party that is present."""
         return self._accounts[party].weight
 
+    def charged(self, party: str) -> float:
+        """Returns what was computed for a party since it came, while there were several."""
+        return self._accounts[party].charged
+
     def charge(self, party: str, cost: float) -> None:
         """Takes what was computed for a party that is present from its credit."""
         account = self._accounts[party]
