@@ -141,7 +141,12 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             *usage.calls,
             *BlockCalls(tier, counted).calls(),
             *ErasureCalls(
-                sessions, store, kept_responses, TenantBlocks(blocks, counted.evicted), accounts.audit
+                sessions,
+                store,
+                kept_responses,
+                TenantBlocks(blocks, counted.evicted),
+                accounts.audit,
+                usage.erasure,
             ).calls(),
             *limit_calls(settings, circuit, used, stack).calls(),
         ]

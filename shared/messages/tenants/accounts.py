@@ -31,6 +31,7 @@ Api = Literal[
     "models",
 ]  # fmt: skip
 ANY_REVISION = -1
+ERASED_TENANTS = "erased-tenants"  # the name of the usage of tenants that were erased; no tenant may have it
 MAX_TENANTS, MAX_KEYS = 10_000, 50_000
 
 
