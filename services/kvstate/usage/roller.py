@@ -136,7 +136,8 @@ class UsageRoller:
         """
         if self._ready:
             await self._streams.refresh(self._sums)  # with the marks of erasures
-        if not self._ready or self._erasures != self._begun_erasures():
+            self._ready = self._erasures == self._begun_erasures()
+        if not self._ready:
             await self._begin()
         self._ready = False  # until all is written: what is in memory may differ from the streams
         found = await self._streams.records(self.read_to)
