@@ -34,7 +34,9 @@ def parse_keys(text: str) -> dict[str, str]:
         if not _TENANT.fullmatch(tenant):
             raise ValueError(f"entry {index} needs a tenant of 1 to 64 letters, digits, - or _ after the ':'")
         if tenant == ERASED_TENANTS:
-            raise ValueError(f"entry {index} has the name for the usage of erased tenants, {ERASED_TENANTS!r}")
+            raise ValueError(
+                f"entry {index} has the name for the usage of erased tenants, {ERASED_TENANTS!r}"
+            )
         if key in keys:
             raise ValueError(f"entry {index} repeats the key of an earlier entry")
         keys[key] = tenant

@@ -162,9 +162,7 @@ class UsageEraser:
                 if records:
                     end = await self._streams.add_records(whose, records)
             count += len(covered)
-        copied = replace(
-            erasure, copied_to=messages[-1][0], copies_end=end, records=erasure.records + count
-        )
+        copied = replace(erasure, copied_to=messages[-1][0], copies_end=end, records=erasure.records + count)
         await self._put(copied, seq)
         return True
 

@@ -76,7 +76,9 @@ class RequestIndex:
                 return None
             first = known.added
             change = tuple(new - old for new, old in zip(counts, first.counts, strict=True))
-            self._put(key, _Known(rank, Added(first.name, counts, first.before)), done=record.outcome == "done")
+            self._put(
+                key, _Known(rank, Added(first.name, counts, first.before)), done=record.outcome == "done"
+            )
             return Added(first.name, change, first.before)
         self._put(key, _Known(rank, added), done=record.outcome == "done")
         return added

@@ -164,9 +164,7 @@ async def test_the_ids_of_a_tenant(make: Make, tenant: str) -> None:
     assert await store.ids_of(tenant + "x", 10) == ["other"]
 
 
-async def test_responses_live_as_long_as_their_tenant_says(
-    guarded_redis: GuardedRedis, tenant: str
-) -> None:
+async def test_responses_live_as_long_as_their_tenant_says(guarded_redis: GuardedRedis, tenant: str) -> None:
     """Also those that are there when the tenant gets a shorter time; others keep theirs."""
     own: dict[str, int] = {tenant: 30}
     link = RedisLink(

@@ -56,7 +56,9 @@ class MemoryResponseStore:
         for other in going:
             del self._kept[other]
         self._kept.pop(key, None)
-        self._kept[key] = _KeptResponse(entry, now + self._ttl_s, now, entry.owner, now + entry.lease_ms / 1000)
+        self._kept[key] = _KeptResponse(
+            entry, now + self._ttl_s, now, entry.owner, now + entry.lease_ms / 1000
+        )
         return PutResult(stored=True, dropped=len(going))
 
     async def get(self, tenant: str, response_id: str) -> FoundResponse | None:

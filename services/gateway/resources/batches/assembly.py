@@ -64,9 +64,7 @@ class BatchMetrics:
         self._open.set_function(open_)
 
 
-def batch_service(
-    settings: GatewaySettings, jetstream: JetStream, register: AccountRegister
-) -> BatchService:
+def batch_service(settings: GatewaySettings, jetstream: JetStream, register: AccountRegister) -> BatchService:
     """Builds files and batches; nothing is asked of broker or disk yet.
 
     Args:

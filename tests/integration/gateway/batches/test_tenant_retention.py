@@ -48,7 +48,9 @@ class Kept:
             StoredFile(file_id=file_id, tenant=tenant, filename="f", num_bytes=3, created_s=made_s, **given)  # type: ignore[arg-type]
         )
 
-    async def store_batch(self, tenant: str, batch_id: str, age_days: float, state: str = "completed") -> None:
+    async def store_batch(
+        self, tenant: str, batch_id: str, age_days: float, state: str = "completed"
+    ) -> None:
         ended = state == "completed"
         at_s = int(time.time() - age_days * DAY_S)
         name = batch_id.replace("batch_", "")

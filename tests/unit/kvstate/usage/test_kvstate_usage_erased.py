@@ -25,8 +25,9 @@ KEY = "0123456789ab"
 
 def register() -> AccountRegister:
     made = AccountRegister()
-    records = PriceRecord(model="demo", prompt=7_000_000, completion=11_000_000), TenantRecord(
-        tenant="acme", time_zone="Pacific/Auckland"
+    records = (
+        PriceRecord(model="demo", prompt=7_000_000, completion=11_000_000),
+        TenantRecord(tenant="acme", time_zone="Pacific/Auckland"),
     )
     made.replace_all([StoredAccount(record=one, revision=1) for one in records], 1)
     return made
@@ -42,7 +43,12 @@ def record(name: str, tenant: str = "acme", **fields: Any) -> UsageRecord:
 def roller(streams: MemoryUsageStreams) -> tuple[UsageRoller, UsageSums]:
     sums = UsageSums()
     made = UsageRoller(
-        cast(Any, streams), sums, register(), UsageMetrics(CollectorRegistry()), keep_days=40_000, max_ids=10**4
+        cast(Any, streams),
+        sums,
+        register(),
+        UsageMetrics(CollectorRegistry()),
+        keep_days=40_000,
+        max_ids=10**4,
     )
     return made, sums
 
@@ -161,7 +167,9 @@ async def test_a_tenant_that_goes_on_has_its_name_on_what_comes_after() -> None:
             await settle(streams, one)
         requests = {one.tenant: one.requests for one in shown(sums)}
         assert requests == {ERASED_TENANTS: 2, "acme": 2}
-        kept = [codec.decode(one.data, UsageRecords).records for one in streams.ledger if "acme" in one.subject]
+        kept = [
+            codec.decode(one.data, UsageRecords).records for one in streams.ledger if "acme" in one.subject
+        ]
         assert {one.request_id for records in kept for one in records} == {"new1", "new2"}
 
 
