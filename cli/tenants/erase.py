@@ -13,7 +13,10 @@ from cli.command_options import with_options
 STEP_S = 30.0  # of the gateway's work between two answers
 MARGIN_S = 30.0
 INCOMPLETE = 5
-_COUNTS = ("batches", "files", "file_bytes", "sessions", "responses", "kv_blocks", "kv_bytes")
+_COUNTS = (
+    "batches", "files", "file_bytes", "sessions", "responses", "kv_blocks", "kv_bytes", "usage_sums",
+    "usage_records",
+)  # fmt: skip
 
 
 @with_options
@@ -26,9 +29,9 @@ def erase(
     ] = 600.0,
     common: GatewayOptions,
 ) -> None:
-    """Erase sessions, KV blocks, stored responses, batches and files of a tenant, and print a receipt.
+    """Erase sessions, KV blocks, stored responses, batches, files and the name in usage of a tenant.
 
-    Suspend the tenant first, or revoke its keys: what it makes meanwhile is not erased. The key has to be an
+    A receipt is printed. Suspend the tenant first, or revoke its keys: what it makes meanwhile is not erased. The key has to be an
     admin's. Exit code 5: something is left, and the command can be given again.
 
     Examples:
@@ -64,11 +67,16 @@ def erase(
 
 def receipt_words(receipt: dict[str, Any]) -> str:
     """Return the receipt for people."""
+    from shared.messages.tenants.accounts import ERASED_TENANTS  # noqa: PLC0415 (keeps `ryz --help` quick)
+
     lines = [
         f"Tenant {receipt['tenant']}: erased {receipt['sessions']} sessions, "
         f"{receipt['responses']} responses, "
         f"{receipt['kv_blocks']} KV blocks ({receipt['kv_bytes']:,} bytes), {receipt['batches']} batches, "
-        f"{receipt['files']} files ({receipt['file_bytes']:,} bytes)."
+        f"{receipt['files']} files ({receipt['file_bytes']:,} bytes).",
+        f"Its name and keys are off {receipt['usage_sums']} daily sums of usage and "
+        f"{receipt['usage_records']:,} records of requests; the counts stay, as usage of `{ERASED_TENANTS}`.",
+        "Its record, its keys and the entries of the audit log stay.",
     ]
     if not receipt["complete"]:
         lines.append(

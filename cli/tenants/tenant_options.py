@@ -27,6 +27,16 @@ class TenantOptions:
     session_days: Annotated[
         int | None, typer.Option(min=0, max=3650, help="How long sessions are kept.", show_default=False)
     ] = None
+    response_days: Annotated[
+        int | None, typer.Option(min=0, max=3650, help="How long responses are kept.", show_default=False)
+    ] = None
+    file_days: Annotated[
+        int | None, typer.Option(min=0, max=3650, help="How long files are kept.", show_default=False)
+    ] = None
+    batch_days: Annotated[
+        int | None,
+        typer.Option(min=0, max=3650, help="How long batches and their files are kept.", show_default=False),
+    ] = None
     note: Annotated[str | None, typer.Option(help="For people.", show_default=False)] = None
 
     def applied_to(self, record: "TenantRecord") -> "TenantRecord":
@@ -38,6 +48,9 @@ class TenantOptions:
             "time_zone": self.time_zone or None,
             "models": self.model or ([] if self.any_model else None),
             "session_days": self.session_days,
+            "response_days": self.response_days,
+            "file_days": self.file_days,
+            "batch_days": self.batch_days,
             "note": self.note,
         }
         return replace(record, **{name: value for name, value in given.items() if value is not None})

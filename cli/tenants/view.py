@@ -87,6 +87,9 @@ def tenant_lines(record: TenantRecord, keys: Sequence[KeyRecord]) -> list[tuple[
         ("limits", limit_words(record.limits)),
         ("time zone", record.time_zone),
         ("sessions kept", _days(record.session_days)),
+        ("responses kept", _days(record.response_days)),
+        ("files kept", _days(record.file_days, "as they came")),
+        ("batches kept", _days(record.batch_days)),
         ("note", record.note or "-"),
         ("made", when(record.created_s)),
         ("keys", ", ".join(shown_prefix(key.key_id) for key in keys) or "none"),
@@ -149,5 +152,5 @@ def expiry_words(expires_s: int, now_s: float) -> str:
     return f"{'expired' if expires_s <= now_s else 'expires'} {when(expires_s)}"
 
 
-def _days(days: int) -> str:
-    return f"{days} days" if days else "as the settings say"
+def _days(days: int, otherwise: str = "as the settings say") -> str:
+    return f"{days} days" if days else otherwise

@@ -173,7 +173,7 @@ async def start(
     stack.callback(claiming.cancel)
     jetstream = JetStream(bus)
     stack.push_async_callback(jetstream.stop)
-    batches = batch_service(settings, jetstream, identities.register.limits)
+    batches = batch_service(settings, jetstream, identities.register)
     news.follow(RevokedKeys(context, (detached.end_streams, responses.background.end_runs)).on_change)
     served = ServedModels(context.known_models, context.aliases, context.usable_models)
     ready = ReadinessCheck(service, quick_models, knows_keys=lambda: identities.is_known)
@@ -193,7 +193,7 @@ async def start(
 
     _watch_readers(stack, context)
     line_call = LineCall(app.direct, identities, batches.parts.streams.max_line, settings.max_timeout_s)
-    await run_batches(batches, bus, line_call, service, stack)
+    await run_batches(batches, bus, line_call, service, stack, identities.register)
     complete = CompleteCalls(bus, app.direct, settings, measured.levels)
     await serve_complete_calls(complete, service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)

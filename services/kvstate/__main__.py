@@ -30,6 +30,7 @@ from services.kvstate.redis.metrics import MeasuredRedis, RedisCollector, RedisM
 from services.kvstate.redis.store_errors import SESSION_STORE
 from services.kvstate.redis.store_starts import REMEDY, StoreStarts
 from services.kvstate.responses.calls import ResponseCalls
+from services.kvstate.retention import KeptDays
 from services.kvstate.sessions.calls import RecordLimits, SessionCalls
 from services.kvstate.sessions.redis_sessions import RedisSessionStore
 from services.kvstate.sessions.watch import probe_store, watch_store
@@ -67,7 +68,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     register = AccountRegister()
     store = make_session_store(settings, circuit, register)
     starts = StoreStarts(own_link(settings))
-    kept_responses = make_response_store(settings, circuit)
+    kept_responses = make_response_store(settings, circuit, register)
     leases = make_lease_store(settings, circuit)
     adapters = make_adapter_store(settings, circuit)
     blocks = make_block_store(settings, kv_circuit)
@@ -128,6 +129,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.on_drain(server.stop)
     await keep_register(bus, register, stack)
     service.registry.register(AccountCollector(register))
+    classes = {"session_days": store.shorten, "response_days": kept_responses.shorten}
+    service.spawn(KeptDays(register, classes).run_forever(), "shorten what tenants keep")
     accounts = account_calls(bus, stack, make_closed_mark(settings, circuit, stack))
     usage = start_usage(service, settings, bus, leases, register)
     used = UsedBySums(usage.sums, register)
@@ -141,7 +144,12 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
             *usage.calls,
             *BlockCalls(tier, counted).calls(),
             *ErasureCalls(
-                sessions, store, kept_responses, TenantBlocks(blocks, counted.evicted), accounts.audit
+                sessions,
+                store,
+                kept_responses,
+                TenantBlocks(blocks, counted.evicted),
+                accounts.audit,
+                usage.erasure,
             ).calls(),
             *limit_calls(settings, circuit, used, stack).calls(),
         ]

@@ -69,10 +69,13 @@ def own_link(settings: KVStateSettings) -> RedisLink:
     return RedisLink(address, timeout_s=5.0, max_connections=1, name="session store", reason=SESSION_STORE)
 
 
-def make_response_store(settings: KVStateSettings, circuit: Circuit) -> RedisResponseStore:
+def make_response_store(
+    settings: KVStateSettings, circuit: Circuit, register: AccountRegister
+) -> RedisResponseStore:
     """The store of responses, in the Redis of sessions; both see through one circuit whether it answers."""
     link = shared_link(settings, circuit, RESPONSE_CONNECTIONS)
-    return RedisResponseStore(link, ttl_s=settings.response_ttl_s, quotas=settings.part(ResponseQuotas))
+    quotas, days = settings.part(ResponseQuotas), register.response_days
+    return RedisResponseStore(link, ttl_s=settings.response_ttl_s, quotas=quotas, days_of=days)
 
 
 def make_lease_store(settings: KVStateSettings, circuit: Circuit) -> RedisLeaseStore:

@@ -58,6 +58,21 @@ class AccountRegister:
         record = self._tenants.get(name)
         return 0 if record is None else record.session_days
 
+    def response_days(self, name: str) -> int:
+        """How long stored responses of a tenant are kept; 0: as the settings say."""
+        record = self._tenants.get(name)
+        return 0 if record is None else record.response_days
+
+    def file_days(self, name: str) -> int:
+        """How long files of a tenant are kept; 0: as each of them says."""
+        record = self._tenants.get(name)
+        return 0 if record is None else record.file_days
+
+    def batch_days(self, name: str) -> int:
+        """How long batches of a tenant and their files are kept; 0: as the settings say."""
+        record = self._tenants.get(name)
+        return 0 if record is None else record.batch_days
+
     def key(self, key_id: str) -> KeyRecord | None:
         """The record of a key, also of one that has expired."""
         return self._keys.get(key_id)

@@ -77,7 +77,7 @@ class NatsBus:
             Unavailable: No server answered in that time.
         """
         bus = cls(BrokerAddress(url, inbox, tls, local), name=name, connect_wait_s=connect_wait_s)
-        opening = asyncio.create_task(bus._open())
+        opened, opening = False, asyncio.create_task(bus._open())
         refused = asyncio.create_task(bus._connection.refused.wait())
         try:
             await asyncio.wait(
@@ -85,13 +85,14 @@ class NatsBus:
             )
             if opening.done():
                 await opening
+                opened = True
                 return bus
         finally:
             refused.cancel()
-            if not opening.done():
+            if not opened:  # also if it is cancelled, or fails after the broker's greeting
                 opening.cancel()
                 await asyncio.wait({opening}, timeout=CLOSE_WAIT_S)
-        await bus.close()
+                await bus.close()
         if bus._connection.refused.is_set():
             raise not_allowed(url)
         raise broker_away(

@@ -3,6 +3,8 @@
 import asyncio
 from collections import Counter
 
+from msgspec.structs import replace
+
 from services.kvstate.domain.session_merge import SessionEntry, Verdict
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas, size_of
 from services.kvstate.sessions.store import PinOutcome, SessionStore
@@ -68,6 +70,32 @@ async def test_sessions_live_as_long_as_their_tenant_says(guarded_redis: Guarded
         assert described is not None
         assert (days - 1) * 86_400 < described.ttl_s <= days * 86_400
         assert await listed(store, name) == {"s"}
+    await store.close()
+
+
+async def test_a_shorter_time_holds_for_sessions_that_are_there(
+    guarded_redis: GuardedRedis, tenant: str
+) -> None:
+    store = open_store(guarded_redis.url("kvstate"), lives=SessionLives(3600.0 * 24 * 60))
+    day_ms, at_ms = 86_400_000, now_ms()
+    names, other = [f"s{number:03}" for number in range(300)], tenant + "x"  # more than a page
+    ages = {name: index % 10 for index, name in enumerate(names)}  # days
+    for name, days in ages.items():
+        one = entry(tenant, name)
+        assert await put(store, [replace(one, score_ms=at_ms - days * day_ms)]) == [True]
+    assert await put(store, [replace(entry(other, "s000"), score_ms=at_ms - 9 * day_ms)]) == [True]
+    assert await store.pin_session(tenant, "s009", "g1") == PinOutcome.DONE
+    assert await store.shorten(tenant, 7) == 89, "those of 7, 8 and 9 days, but for the pinned one"
+    left = await listed(store, tenant)
+    assert left == {name for name, days in ages.items() if days < 7} | {"s009"}
+    for name in left:
+        described = await store.describe_session(tenant, name)
+        assert described is not None
+        assert round(described.ttl_s / 86_400, 2) == (7 if name == "s009" else 7 - ages[name])
+    assert await listed(store, other) == {"s000"}
+    assert await store.shorten(tenant, 7) == 0
+    await store.tally()
+    assert store.last.sessions == len(left) + 1, "what went has left the account"
     await store.close()
 
 

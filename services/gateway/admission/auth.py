@@ -12,6 +12,7 @@ from pathlib import Path
 
 from services.gateway.admission.errors.shapes import is_anthropic
 from services.gateway.admission.request_headers import RawHeaders
+from shared.messages.tenants.accounts import ERASED_TENANTS
 
 _ALSO_ANTHROPIC = ("/v1/models", "/v1/streams")  # besides the Messages API
 _TENANT = re.compile(r"[A-Za-z0-9_-]{1,64}")
@@ -32,6 +33,10 @@ def parse_keys(text: str) -> dict[str, str]:
             )
         if not _TENANT.fullmatch(tenant):
             raise ValueError(f"entry {index} needs a tenant of 1 to 64 letters, digits, - or _ after the ':'")
+        if tenant == ERASED_TENANTS:
+            raise ValueError(
+                f"entry {index} has the name for the usage of erased tenants, {ERASED_TENANTS!r}"
+            )
         if key in keys:
             raise ValueError(f"entry {index} repeats the key of an earlier entry")
         keys[key] = tenant

@@ -17,7 +17,7 @@ from shared.messages import (
     TenantRecord,
 )
 from shared.messages.base import DEFAULT_TENANT
-from shared.messages.tenants.accounts import ANY_REVISION, MAX_KEYS, MAX_TENANTS
+from shared.messages.tenants.accounts import ANY_REVISION, ERASED_TENANTS, MAX_KEYS, MAX_TENANTS
 
 RULES = AccountRules().name
 MAX_PRICES = 10_000
@@ -118,6 +118,11 @@ def _check_removal(name: str, found: StoredAccount | None, table: AccountTable) 
 def _checked_tenant(
     record: TenantRecord, found: StoredAccount | None, table: AccountTable, now_s: int
 ) -> TenantRecord:
+    if record.tenant == ERASED_TENANTS:
+        raise InvalidRequest(
+            f"{ERASED_TENANTS!r} is the name for the usage of erased tenants: choose another one",
+            param="tenant",
+        )
     try:
         ZoneInfo(record.time_zone)
     except (KeyError, ValueError, OSError):  # of names that are paths of directories, among others

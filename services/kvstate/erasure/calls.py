@@ -1,4 +1,4 @@
-"""The call of gateways that erases sessions, stored responses and KV blocks of a tenant, a part at a time."""
+"""The call of gateways that erases what this service has of a tenant, a part at a time."""
 
 import time
 from collections.abc import Callable
@@ -11,6 +11,7 @@ from services.kvstate.erasure.tenant_blocks import TenantBlocks
 from services.kvstate.responses.store import ResponseStore
 from services.kvstate.sessions.calls import SessionCalls
 from services.kvstate.sessions.store import SessionStore
+from services.kvstate.usage.tenant_usage import TenantUsage
 from shared import subjects
 from shared.bus.jetstream.errors import NoJetStream
 from shared.errors import SessionNotFound
@@ -24,7 +25,8 @@ class ErasureCalls:
     """Answers the call.
 
     Sessions go one by one, as with a deletion by their tenant: their tombstones keep a leader that still has
-    one in memory from storing it again. Then responses, then the blocks that no session holds any more.
+    one in memory from storing it again. Then responses, then the blocks that no session holds any more. Meanwhile the replica
+    that adds usage up takes the tenant's name off it.
     """
 
     def __init__(
@@ -34,6 +36,7 @@ class ErasureCalls:
         responses: ResponseStore,
         blocks: TenantBlocks,
         audit: AuditLog,
+        usage: TenantUsage,
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -42,6 +45,7 @@ class ErasureCalls:
         self._responses = responses
         self._blocks = blocks
         self._audit = audit
+        self._usage = usage
         self._clock = clock
 
     def calls(self) -> tuple[CallKind, ...]:
@@ -52,6 +56,7 @@ class ErasureCalls:
         tenant, until = call.tenant, self._clock() + call.for_ms / 1000
         if call.actor:
             await self._enter(call)
+            await self._usage.begin_erasure(tenant)
         gone_sessions, sessions_left = await self._erase_sessions(tenant, until)
         gone_responses, responses_left = await self._erase_responses(tenant, until)
         blocks = num_bytes = 0
@@ -60,12 +65,15 @@ class ErasureCalls:
             blocks, num_bytes = blocks + freed.blocks, num_bytes + freed.num_bytes
             if not (blocks_left and freed.blocks) or self._clock() >= until:
                 break
+        usage = await self._usage.progress(tenant)
         return TenantErased(
+            usage_sums=usage.sums,
+            usage_records=usage.records,
             sessions=gone_sessions,
             responses=gone_responses,
             kv_blocks=blocks,
             kv_bytes=num_bytes,
-            left=sessions_left or responses_left or blocks_left,
+            left=sessions_left or responses_left or blocks_left or usage.left,
         )
 
     async def _enter(self, call: TenantErase) -> None:

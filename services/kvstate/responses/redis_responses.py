@@ -4,6 +4,7 @@ Every change is one script; `redis/link.py` has connections, time limits and the
 """
 
 from services.kvstate.domain import keys
+from services.kvstate.domain.session_quota import DAY_MS, DaysOf, no_own_days
 from services.kvstate.redis.link import RedisLink
 from services.kvstate.responses import scripts
 from services.kvstate.responses.store import (
@@ -13,6 +14,7 @@ from services.kvstate.responses.store import (
     ResponseEntry,
     ResponseQuotas,
 )
+from services.kvstate.retention import PAGE
 
 _NO_QUOTAS = ResponseQuotas()
 _OVER_QUOTA = 3
@@ -23,11 +25,20 @@ class RedisResponseStore:
 
     Args:
         ttl_s: How long records live.
+        days_of: How many days those of a tenant live; 0: for `ttl_s`.
     """
 
-    def __init__(self, link: RedisLink, *, ttl_s: float, quotas: ResponseQuotas = _NO_QUOTAS) -> None:
+    def __init__(
+        self,
+        link: RedisLink,
+        *,
+        ttl_s: float,
+        quotas: ResponseQuotas = _NO_QUOTAS,
+        days_of: DaysOf = no_own_days,
+    ) -> None:
         self._link = link
         self._ttl_ms = int(ttl_s * 1000)
+        self._days_of = days_of
         self._quotas = quotas
 
     async def put(self, entry: ResponseEntry) -> PutResult:
@@ -35,7 +46,7 @@ class RedisResponseStore:
         values = (
             entry.tenant,
             entry.response_id,
-            self._ttl_ms,
+            self._lives_ms(entry.tenant),
             self._quotas.response_max_per_tenant,
             self._quotas.response_bytes_per_tenant,
             entry.record,
@@ -56,7 +67,7 @@ class RedisResponseStore:
 
     async def chain(self, tenant: str, response_id: str, room: int, limit: int) -> FoundChain:
         """See `ResponseStore.chain`."""
-        values = (tenant, response_id, room, limit, self._ttl_ms)
+        values = (tenant, response_id, room, limit, self._lives_ms(tenant))
         ((rest, missing, *records),) = await self._link.run_script(scripts.CHAIN, [((), values)])
         return FoundChain([bytes(record) for record in records], rest.decode(), missing.decode())
 
@@ -83,6 +94,18 @@ class RedisResponseStore:
         order = f"{keys.RESPONSE_ENDS_PREFIX}{tenant}"
         (ids,) = await self._link.pipeline([("ZRANGE", order, 0, limit - 1)])
         return [response_id.decode() for response_id in ids]
+
+    async def shorten(self, tenant: str, days: int) -> int:
+        """See `ResponseStore.shorten`."""
+        at = gone = 0
+        while at >= 0:
+            values = (tenant, days * DAY_MS, at, PAGE)
+            ((at, dropped),) = await self._link.run_script(scripts.SHORTEN, [((), values)])
+            gone += dropped
+        return gone
+
+    def _lives_ms(self, tenant: str) -> int:
+        return self._days_of(tenant) * DAY_MS or self._ttl_ms
 
     async def close(self) -> None:
         """See `ResponseStore.close`."""

@@ -122,6 +122,13 @@ class ResponseStore(Protocol):
         """Returns up to `limit` ids of a tenant's responses, those that expire first before others."""
         ...
 
+    async def shorten(self, tenant: str, days: int) -> int:
+        """Lets a tenant's ended records live no longer than that since they were put or last continued.
+
+        Returns how many went.
+        """
+        ...
+
     async def close(self) -> None:
         """Closes all connections. May be called twice."""
         ...

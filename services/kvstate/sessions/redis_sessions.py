@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from services.kvstate.domain import keys
 from services.kvstate.domain.session_merge import PageCursor, SessionEntry, Verdict
 from services.kvstate.domain.session_quota import (
+    DAY_MS,
     DaysOf,
     LimitsOf,
     SessionLives,
@@ -21,6 +22,7 @@ from services.kvstate.domain.session_quota import (
 )
 from services.kvstate.redis.link import RedisLink, ScriptCall
 from services.kvstate.redis.store_errors import StoreUnwritable
+from services.kvstate.retention import PAGE
 from services.kvstate.sessions import scripts
 from services.kvstate.sessions.store import (
     MAX_TENANTS,
@@ -184,6 +186,15 @@ class RedisSessionStore:
         values = [tenant, session_id, self._tombstone_ms, self._quotas.tombstones]
         (done,) = await self._write(scripts.DELETE, [((), values)])
         return bool(done)
+
+    async def shorten(self, tenant: str, days: int) -> int:
+        """Lets a tenant's sessions live no longer than that after their last turns; returns how many went."""
+        at = gone = 0
+        while at >= 0:
+            values = [tenant, days * DAY_MS, at, PAGE]
+            ((at, dropped),) = await self._write(scripts.SHORTEN, [((), values)])
+            gone += dropped
+        return gone
 
     async def can_write(self) -> bool:
         """See `SessionStore.can_write`; asks also while the circuit is open."""

@@ -14,6 +14,7 @@ from services.kvstate.usage.roller import UsageRoller
 from services.kvstate.usage.roller_lease import RollerLease
 from services.kvstate.usage.streams import UsageStreams
 from services.kvstate.usage.sums import UsageSums
+from services.kvstate.usage.tenant_usage import TenantUsage
 from shared.accounts.register import AccountRegister
 from shared.bus.api import Bus
 from shared.bus.jetstream.jetstream import JetStream
@@ -26,12 +27,14 @@ class UsageParts:
     Attributes:
         calls: Calls of the bus.
         rolling: Adds usage up, until it is cancelled.
+        erasure: Takes the names of erased tenants off usage.
         sums: What is used so far; half a second old at most while the broker is there.
     """
 
     calls: tuple[CallKind, ...]
     rolling: Coroutine[Any, Any, None]
     sums: UsageSums
+    erasure: TenantUsage
 
 
 def build_usage(
@@ -61,4 +64,4 @@ def build_usage(
         return register.is_current and await lease.hold()
 
     rolling = roller.run_forever(lambda: bus.restored_at, may_roll)
-    return UsageParts(UsageCalls(streams, sums, register).calls(), rolling, sums)
+    return UsageParts(UsageCalls(streams, sums, register).calls(), rolling, sums, TenantUsage(streams))

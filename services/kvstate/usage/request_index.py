@@ -16,10 +16,15 @@ _PARTS = 20
 
 
 class Added(NamedTuple):
-    """What a record adds, and to which sum."""
+    """What a record adds, and to which sum.
+
+    Attributes:
+        before: The sum that it would belong to if its tenant were not erased; None: it is not.
+    """
 
     name: SumName
     counts: Counts
+    before: SumName | None = None
 
 
 class _Known(NamedTuple):
@@ -45,13 +50,16 @@ class RequestIndex:
         """Records that have to be read to know what it would know."""
         return self._part * _PARTS
 
-    def add(self, record: UsageRecord, name: SumName, counts: Counts) -> Added | None:
+    def add(
+        self, record: UsageRecord, name: SumName, counts: Counts, before: SumName | None = None
+    ) -> Added | None:
         """Takes the next record; returns what it adds, None if nothing.
 
         Args:
             record: The record.
             name: Its sum, if it is the first of its request.
             counts: What it would add then.
+            before: See `Added`; of the first record of its request, too.
         """
         key = _key(record)
         known: _Known | None = None
@@ -62,14 +70,16 @@ class RequestIndex:
                     return None
                 break
         rank = _rank(record)
-        added = Added(name, counts)
+        added = Added(name, counts, before)
         if known is not None:
             if rank <= known.rank:
                 return None
             first = known.added
             change = tuple(new - old for new, old in zip(counts, first.counts, strict=True))
-            self._put(key, _Known(rank, Added(first.name, counts)), done=record.outcome == "done")
-            return Added(first.name, change)
+            self._put(
+                key, _Known(rank, Added(first.name, counts, first.before)), done=record.outcome == "done"
+            )
+            return Added(first.name, change, first.before)
         self._put(key, _Known(rank, added), done=record.outcome == "done")
         return added
 

@@ -14,6 +14,8 @@ from typing import NamedTuple
 
 import structlog
 
+from services.kvstate.usage.erased import nameless_sum
+from services.kvstate.usage.eraser import UsageEraser
 from services.kvstate.usage.metrics import UsageMetrics
 from services.kvstate.usage.request_index import MAX_IDS, Added, RequestIndex
 from services.kvstate.usage.stored_sums import (
@@ -61,6 +63,10 @@ class UsageRoller:
         metrics: Counts what was added.
         keep_days: How long sums are kept.
         max_ids: Requests that are known as counted.
+
+    Attributes:
+        read_to: Number of the last record that is in the sums.
+        has_more: An erasure has more to do.
     """
 
     def __init__(
@@ -74,6 +80,7 @@ class UsageRoller:
         max_ids: int = MAX_IDS,
     ) -> None:
         self.read_to = 0
+        self.has_more = False
         self._streams = streams
         self._sums = sums
         self._register = register
@@ -86,6 +93,9 @@ class UsageRoller:
         self._ready = False
         self._oldest: date | None = None
         self._repeated = RepeatedLog(log)
+        self._eraser = UsageEraser(streams, sums, self._time_zone_of)
+        self._erasures: frozenset[tuple[str, int]] = frozenset()  # those that the index knows of
+        self._late: set[str] = set()
 
     async def run_forever(
         self, restored_at: Callable[[], float], may_roll: Callable[[], Awaitable[bool]]
@@ -105,7 +115,7 @@ class UsageRoller:
                 if not await may_roll():
                     self._ready = False
                     await self._streams.refresh(self._sums)
-                elif await self.roll_once() == AT_ONCE:
+                elif await self.roll_once() == AT_ONCE or self.has_more:
                     pause_s = 0.0
             except WrongLastMessage:
                 pass  # another replica was first; what it wrote is read
@@ -124,19 +134,34 @@ class UsageRoller:
             WrongLastMessage: Another writer was first. The next call begins anew.
             Unavailable: The broker is away.
         """
+        if self._ready:
+            await self._streams.refresh(self._sums)  # with the marks of erasures
+            self._ready = self._erasures == self._begun_erasures()
         if not self._ready:
             await self._begin()
         self._ready = False  # until all is written: what is in memory may differ from the streams
         found = await self._streams.records(self.read_to)
         if found:
+            await self._check_position()
             for change in self._changes(found).values():
                 await self._write(change, found[-1].seq)
             self.read_to = found[-1].seq
             position = Position(read_to=self.read_to, ledger=self._ledger)
             self._position_at = await self._streams.put_position(position, self._position_at)
         self._forget_old()
+        self.has_more = await self._eraser.go_on(self.read_to, self._ledger, self._late)
+        self._late.clear()
         self._ready = True
         return len(found)
+
+    async def _check_position(self) -> None:
+        """Raises `WrongLastMessage` if another replica has read on.
+
+        Records of erased tenants are removed when the position has passed their copies. So with the position
+        that this one knows, what was read after it is whole, and copies are known as such.
+        """
+        if (await self._streams.position())[1] != self._position_at:
+            raise WrongLastMessage("another replica has read on")
 
     async def _begin(self) -> None:
         """Reads what was stored, and the ids of the requests that were counted last."""
@@ -144,6 +169,8 @@ class UsageRoller:
         fresh = UsageSums()
         await self._streams.refresh(fresh)
         self._sums.replace_all(fresh)
+        await self._eraser.freeze()
+        self._erasures = self._begun_erasures()
         position, self._position_at = await self._streams.position()
         self.read_to = position.read_to if position.ledger == self._ledger else 0
         self._index = RequestIndex(self._max_ids)
@@ -157,11 +184,16 @@ class UsageRoller:
                     pass  # it is in the sums
             after = found[-1].seq
 
+    def _begun_erasures(self) -> frozenset[tuple[str, int]]:
+        return frozenset((one.tenant, one.began_ms) for one, _ in self._sums.erasures())
+
     def _changes(self, found: list[StoredMessage]) -> dict[SumName, _Change]:
         """What records add to each sum, without those that it has."""
         changes: dict[SumName, _Change] = {}
         for message in found:
-            for name, counts in self._added(message):
+            for name, counts, own in self._added(message):
+                if own is not None and self._has(own, message.seq):
+                    continue  # it was counted before its tenant was erased, and that sum is to be moved
                 change = changes.get(name)
                 if change is None:
                     stored, seq = self._sums.find(name)
@@ -171,6 +203,10 @@ class UsageRoller:
                     continue
                 changes[name] = change._replace(counts=tuple(map(add, change.counts, counts)))
         return changes
+
+    def _has(self, name: SumName, seq: int) -> bool:
+        stored, _ = self._sums.find(name)
+        return stored is not None and stored.ledger == self._ledger and seq <= stored.read_to
 
     def _added(self, message: StoredMessage) -> Iterator[Added]:
         """Yields what the records of a message add."""
@@ -183,7 +219,13 @@ class UsageRoller:
         for record in records:
             name = name_of(record, self._time_zone_of)
             counts = counts_of(record, self._register.price(record.model))
-            if (added := self._index.add(record, name, counts)) is not None:
+            bare = self._eraser.nameless(record)
+            if bare is None:
+                added = self._index.add(record, name, counts)
+            else:
+                self._late.add(record.tenant)
+                added = self._index.add(bare, nameless_sum(name), counts, name)
+            if added is not None:
                 yield added
 
     async def _write(self, change: _Change, read_to: int) -> None:

@@ -5,7 +5,7 @@ millionths of the currency where it is shown: adding up many small requests lose
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from functools import lru_cache
 from typing import NamedTuple
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
@@ -47,12 +47,16 @@ class StoredSum(Wire, frozen=True, kw_only=True):
         exact_money: Tokens times prices.
         read_to: Every record of the ledger up to this number that belongs to the sum is in it.
         ledger: Which ledger that was.
+        frozen: Its tenant is erased: it changes no more, and is added to another sum.
+        took: Number of the frozen sum that was added last; 0: there was none.
     """
 
     total: UsageSum
     exact_money: int = 0
     read_to: int = 0
     ledger: str = ""
+    frozen: bool = False
+    took: int = 0
 
     @property
     def name(self) -> SumName:
@@ -74,12 +78,18 @@ class StoredSum(Wire, frozen=True, kw_only=True):
     def plus(self, counts: Counts, read_to: int, ledger: str) -> "StoredSum":
         """The sum with more."""
         more = {name: getattr(self.total, name) + count for name, count in zip(COUNTED, counts, strict=False)}
-        return StoredSum(
+        return replace(
+            self,
             total=replace(self.total, **more),
             exact_money=self.exact_money + counts[-1],
             read_to=read_to,
             ledger=ledger,
         )
+
+    def with_sum(self, other: "StoredSum", seq: int, read_to: int, ledger: str) -> "StoredSum":
+        """The sum with another one, of that number, of which it has every record up to `read_to`."""
+        counts = (*(getattr(other.total, name) for name in COUNTED), other.exact_money)
+        return replace(self.plus(counts, read_to, ledger), took=seq)
 
 
 def empty_sum(name: SumName) -> StoredSum:
@@ -108,6 +118,12 @@ def name_of(record: UsageRecord, time_zone_of: Callable[[str], str]) -> SumName:
     zone = _zone(time_zone_of(record.tenant))
     day = datetime.fromtimestamp(record.ended_ms / 1000, zone).date().isoformat()
     return SumName(day, record.tenant, record.key_id, record.model)
+
+
+def noon_of(record: UsageRecord, time_zone_of: Callable[[str], str]) -> int:
+    """Noon in UTC of a record's day in the tenant's time zone, in milliseconds."""
+    day = date.fromisoformat(name_of(record, time_zone_of).day)
+    return int(datetime(day.year, day.month, day.day, 12, tzinfo=UTC).timestamp()) * 1000
 
 
 def today(zone: str = "UTC", now_s: float | None = None) -> str:

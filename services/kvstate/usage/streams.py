@@ -6,12 +6,14 @@ number is what was changed since.
 
 import msgspec
 
-from services.kvstate.usage.stored_sums import StoredSum
+from services.kvstate.usage.erased import UsageErasure, is_mark, mark_of
+from services.kvstate.usage.stored_sums import StoredSum, SumName
 from services.kvstate.usage.sums import UsageSums
 from shared import codec, streams
 from shared.bus.jetstream.jetstream import JetStream
 from shared.bus.jetstream.stream_messages import NANOSECONDS, StoredMessage, stream_config
 from shared.errors import InvalidRequest
+from shared.messages import UsageRecord, UsageRecords
 from shared.messages.base import Wire
 
 DAY_S = 86_400
@@ -70,7 +72,9 @@ class UsageStreams:
         """Reads what was changed of the sums."""
         while found := await self.jetstream.read(streams.USAGE_SUMS_STREAM, ALL_SUMS, sums.seen, AT_ONCE):
             for message in found:
-                if message.subject != POSITION:
+                if is_mark(message.subject):
+                    sums.put_erasure(codec.decode(message.data, UsageErasure), message.seq)
+                elif message.subject != POSITION:
                     sums.put(codec.decode(message.data, StoredSum), message.seq)
             sums.seen = max(sums.seen, found[-1].seq)
 
@@ -78,6 +82,36 @@ class UsageStreams:
         """Writes a sum in place of that number; raises `WrongLastMessage` if there is another."""
         data = codec.encode(stored)
         return await self.jetstream.put(stored.name.subject, data, expected_last=expected)
+
+    async def sum_now(self, name: SumName) -> tuple[StoredSum | None, int]:
+        """A sum and its number as they are stored now; None and 0: there is none."""
+        found = await self.jetstream.last(streams.USAGE_SUMS_STREAM, name.subject)
+        return (None, 0) if found is None else (codec.decode(found.data, StoredSum), found.seq)
+
+    async def remove_sum(self, name: SumName) -> None:
+        """Removes a sum."""
+        await self.jetstream.purge(streams.USAGE_SUMS_STREAM, name.subject)
+
+    async def erasure(self, tenant: str) -> tuple[UsageErasure | None, int]:
+        """The mark of a tenant's erasure and its number; None and 0: there is none."""
+        found = await self.jetstream.last(streams.USAGE_SUMS_STREAM, mark_of(tenant))
+        return (None, 0) if found is None else (codec.decode(found.data, UsageErasure), found.seq)
+
+    async def put_erasure(self, erasure: UsageErasure, expected: int) -> int:
+        """Writes the mark of an erasure; raises like `put_sum`."""
+        return await self.jetstream.put(erasure.subject, codec.encode(erasure), expected_last=expected)
+
+    async def records_of(self, tenant: str, after: int, limit: int) -> list[StoredMessage]:
+        """The next records of a tenant in the ledger."""
+        return await self.jetstream.read(streams.USAGE_STREAM, streams.usage(tenant), after, limit)
+
+    async def add_records(self, tenant: str, records: list[UsageRecord]) -> int:
+        """Writes records into the ledger; returns the number of their message."""
+        return await self.jetstream.put(streams.usage(tenant), codec.encode(UsageRecords(records=records)))
+
+    async def remove_records(self, tenant: str, up_to: int) -> None:
+        """Removes a tenant's records from the ledger, up to that number."""
+        await self.jetstream.purge(streams.USAGE_STREAM, streams.usage(tenant), before=up_to + 1)
 
     async def position(self) -> tuple[Position, int]:
         """How far the ledger is read, and the number of that message; 0: it was never."""

@@ -2,6 +2,7 @@
 
 from bisect import bisect_left, bisect_right
 
+from services.kvstate.usage.erased import UsageErasure
 from services.kvstate.usage.stored_sums import PRICED_TOKENS, StoredSum, SumName
 from shared.messages import UsageSum
 
@@ -19,6 +20,7 @@ class UsageSums:
     def __init__(self) -> None:
         self.seen = 0
         self._sums: dict[SumName, tuple[StoredSum, int]] = {}
+        self._erasures: dict[str, tuple[UsageErasure, int]] = {}
         self._names: list[SumName] = []
         self._sorted = True
 
@@ -32,6 +34,9 @@ class UsageSums:
     def put(self, stored: StoredSum, seq: int) -> None:
         """Takes a sum that was read or written; an older one than is known has no effect."""
         name = stored.name
+        erasure, _ = self.erasure(name.tenant)
+        if erasure is not None and seq <= erasure.moved_to:
+            return
         known = self._sums.get(name)
         if known is None:
             self._names.append(name)
@@ -40,9 +45,37 @@ class UsageSums:
             return
         self._sums[name] = stored, seq
 
+    def drop(self, name: SumName) -> None:
+        """Forgets a sum that was added to another one."""
+        if self._sums.pop(name, None) is not None:
+            self._names.remove(name)
+
+    def names_of(self, tenant: str) -> list[SumName]:
+        """The sums of a tenant, in order."""
+        return [name for name in self._in_order() if name.tenant == tenant]
+
+    def put_erasure(self, erasure: UsageErasure, seq: int) -> None:
+        """Takes the mark of an erasure; sums that it has moved are forgotten."""
+        known = self._erasures.get(erasure.tenant)
+        if known is not None and known[1] >= seq:
+            return
+        self._erasures[erasure.tenant] = erasure, seq
+        for name in self.names_of(erasure.tenant) if erasure.moved_to else ():
+            if self._sums[name][1] <= erasure.moved_to:
+                self.drop(name)
+
+    def erasure(self, tenant: str) -> tuple[UsageErasure | None, int]:
+        """The mark of a tenant's erasure and its number; None and 0 if there is none."""
+        return self._erasures.get(tenant, (None, 0))
+
+    def erasures(self) -> list[tuple[UsageErasure, int]]:
+        """The marks of all erasures."""
+        return list(self._erasures.values())
+
     def replace_all(self, fresh: "UsageSums") -> None:
         """Takes what was read anew."""
         self.seen, self._sums, self._names, self._sorted = fresh.seen, fresh._sums, fresh._names, False
+        self._erasures = fresh._erasures
 
     def forget_before(self, day: str) -> None:
         """Forgets days before this one, which the stream drops as well."""

@@ -24,12 +24,14 @@ Actor = Annotated[
 ]
 AccountsVersion = Annotated[int, msgspec.Meta(ge=0, le=2**53, description="Of all records together.")]
 Limit = Annotated[int, msgspec.Meta(ge=0, le=2**53, description="0: no limit.")]
+Days = Annotated[int, msgspec.Meta(ge=0, le=3650)]
 # what a key may be restricted to: groups of routes that belong together, over every transport
 Api = Literal[
     "chat", "completions", "responses", "messages", "embeddings", "tokens", "sessions", "files", "batches",
     "models",
 ]  # fmt: skip
 ANY_REVISION = -1
+ERASED_TENANTS = "erased-tenants"  # the name of the usage of tenants that were erased; no tenant may have it
 MAX_TENANTS, MAX_KEYS = 10_000, 50_000
 
 
@@ -83,6 +85,11 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
         time_zone: Of the IANA data base; its days and months begin there at midnight.
         suspended: Its requests are refused.
         session_days: How long its sessions are kept after their last turn; 0: as the settings say.
+        response_days: How long its stored responses are kept, since they were made or last continued; 0: as
+            the settings say.
+        file_days: How long its files are kept; 0: until they are deleted, or for the time they came with.
+        batch_days: How long its batches, and the files that these wrote, are kept after their end; 0: batches
+            as the settings say, files as `file_days` 0.
     """
 
     tenant: Tenant
@@ -91,7 +98,10 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
     models: Annotated[list[ModelName], msgspec.Meta(max_length=256)] = []
     time_zone: Annotated[str, msgspec.Meta(min_length=1, max_length=64)] = "UTC"
     suspended: bool = False
-    session_days: Annotated[int, msgspec.Meta(ge=0, le=3650)] = 0
+    session_days: Days = 0
+    response_days: Days = 0
+    file_days: Days = 0
+    batch_days: Days = 0
     note: Annotated[str, msgspec.Meta(max_length=256)] = ""
     created_s: int = 0
 

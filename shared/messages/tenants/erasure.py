@@ -8,11 +8,11 @@ from shared.messages.base import SMALL, Tenant, Wire
 
 
 class TenantErase(Wire, frozen=True, kw_only=True):
-    """Erases sessions, stored responses and KV blocks of a tenant; ask again while some are left.
+    """Erases sessions, stored responses and KV blocks of a tenant, and its name in usage; ask again while some are left.
 
     Attributes:
         for_ms: How long the service may work on it.
-        actor: Who asks, for an entry of the audit log. Empty: it goes on with what was entered.
+        actor: Who asks, for an entry of the audit log; the erasure of usage begins. Empty: it goes on.
     """
 
     max_bytes: ClassVar[int] = SMALL
@@ -25,6 +25,9 @@ class TenantErased(Wire, frozen=True, kw_only=True):
     """Answer to `TenantErase`: what this call has erased.
 
     Attributes:
+        usage_sums: Daily sums of usage that have lost the tenant's name; like the next one said once, when
+            all have.
+        usage_records: Records of requests that have.
         left: There is more, or KV blocks that a group is reading at this moment.
     """
 
@@ -32,4 +35,6 @@ class TenantErased(Wire, frozen=True, kw_only=True):
     responses: int = 0
     kv_blocks: int = 0
     kv_bytes: int = 0
+    usage_sums: int = 0
+    usage_records: int = 0
     left: bool = False

@@ -7,6 +7,8 @@ from uuid import uuid4
 
 import pytest
 
+from services.kvstate.domain import keys
+from services.kvstate.domain.session_quota import DAY_MS
 from services.kvstate.redis.link import RedisLink
 from services.kvstate.responses.redis_responses import RedisResponseStore
 from services.kvstate.responses.store import (
@@ -21,6 +23,7 @@ from tests.kits.servers import GuardedRedis
 
 Make = Callable[..., ResponseStore]
 STORED = PutResult(stored=True)
+DAY_S = 86_400
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -159,3 +162,43 @@ async def test_the_ids_of_a_tenant(make: Make, tenant: str) -> None:
         assert await store.delete(tenant, response_id)
     assert await store.ids_of(tenant, 10) == []
     assert await store.ids_of(tenant + "x", 10) == ["other"]
+
+
+async def test_responses_live_as_long_as_their_tenant_says(guarded_redis: GuardedRedis, tenant: str) -> None:
+    """Also those that are there when the tenant gets a shorter time; others keep theirs."""
+    own: dict[str, int] = {tenant: 30}
+    link = RedisLink(
+        guarded_redis.url("kvstate"), timeout_s=2.0, max_connections=4, name="store", reason="session_store"
+    )
+    store = RedisResponseStore(link, ttl_s=60 * DAY_S, days_of=lambda name: own.get(name, 0))
+    names, other = [f"r{number:03}" for number in range(600)], tenant + "x"  # more than two pages
+    running = ResponseEntry(tenant, "running", b"r", ended=False, owner="a", lease_ms=60_000)
+    for entry in (*(ResponseEntry(tenant, name, b"r") for name in names), running):
+        assert await store.put(entry) == STORED
+    assert await store.put(ResponseEntry(other, "r000", b"r")) == STORED
+
+    async def left_days(name: str, whose: str) -> float:
+        (left,) = await link.pipeline([("PTTL", f"{keys.RESPONSE_PREFIX}{whose}:{name}")])
+        return round(int(left) / 1000 / DAY_S, 3)
+
+    assert (await left_days("r000", tenant), await left_days("r000", other)) == (30, 60)
+    now_ms = time.time_ns() // 1_000_000
+    aged = {name: index % 10 for index, name in enumerate(names)}  # days
+    for name, days in {**aged, "running": 9}.items():
+        at_ms = now_ms - days * DAY_MS
+        await link.pipeline([("HSET", f"{keys.RESPONSE_PREFIX}{tenant}:{name}", "t", at_ms)])
+    assert await store.shorten(tenant, 7) == 180, "those of 7, 8 and 9 days"
+    for name, days in aged.items():
+        found = await store.get(tenant, name)
+        assert (found is None) == (days >= 7), (name, days)
+        if found is not None:
+            assert await left_days(name, tenant) == 7 - days
+    assert await store.get(tenant, "running") is not None, "it has not ended"
+    assert await left_days("r000", other) == 60
+    assert await store.shorten(tenant, 7) == 0
+    (size,) = await link.pipeline([("HLEN", f"{keys.RESPONSE_SIZES_PREFIX}{tenant}")])
+    assert size == 420 + 2, "what went has left the account"
+    own[tenant] = 7
+    assert len((await store.chain(tenant, "r006", 1000, 1)).records) == 1
+    assert await left_days("r006", tenant) == 7, "a response that is continued lives as long as a new one"
+    await store.close()

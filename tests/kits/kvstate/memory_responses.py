@@ -19,6 +19,7 @@ ResponseKey = tuple[str, str]
 class _KeptResponse:
     entry: ResponseEntry
     expires_at: float
+    used_at: float
     owner: str
     lease_until: float
 
@@ -55,7 +56,9 @@ class MemoryResponseStore:
         for other in going:
             del self._kept[other]
         self._kept.pop(key, None)
-        self._kept[key] = _KeptResponse(entry, now + self._ttl_s, entry.owner, now + entry.lease_ms / 1000)
+        self._kept[key] = _KeptResponse(
+            entry, now + self._ttl_s, now, entry.owner, now + entry.lease_ms / 1000
+        )
         return PutResult(stored=True, dropped=len(going))
 
     async def get(self, tenant: str, response_id: str) -> FoundResponse | None:
@@ -77,7 +80,8 @@ class MemoryResponseStore:
             size = len(kept.entry.record)
             if records and (size > room or len(records) >= limit):
                 return FoundChain(records, rest=name)
-            kept.expires_at = self._clock() + self._ttl_s
+            kept.used_at = self._clock()
+            kept.expires_at = kept.used_at + self._ttl_s
             records.append(kept.entry.record)
             room -= size
             name = kept.entry.parent
@@ -116,6 +120,16 @@ class MemoryResponseStore:
         self._purge()
         mine = [(kept.expires_at, key[1]) for key, kept in self._kept.items() if key[0] == tenant]
         return [response_id for _, response_id in sorted(mine)][:limit]
+
+    async def shorten(self, tenant: str, days: int) -> int:
+        """See `ResponseStore.shorten`."""
+        self._purge()
+        before = len(self._kept)
+        for key, kept in self._kept.items():
+            if key[0] == tenant and kept.entry.ended:
+                kept.expires_at = min(kept.expires_at, kept.used_at + days * 86_400)
+        self._purge()
+        return before - len(self._kept)
 
     async def close(self) -> None:
         """See `ResponseStore.close`."""

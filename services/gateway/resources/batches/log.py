@@ -19,6 +19,7 @@ from shared.errors import BatchNotFound, Unavailable
 from shared.streams import BATCHES_STREAM, batch_record
 
 MAX_TRIES = 50
+DAY_S = 86_400
 Change = Callable[[BatchRecord], BatchRecord]
 
 
@@ -32,11 +33,15 @@ class BatchLog:
     Args:
         jetstream: The broker's.
         ttl_s: How long a record is kept after its last change.
+        days_of: How many days batches of a tenant are kept after their end; 0: for `ttl_s`.
     """
 
-    def __init__(self, jetstream: JetStream, ttl_s: float) -> None:
+    def __init__(
+        self, jetstream: JetStream, ttl_s: float, days_of: Callable[[str], int] = lambda _: 0
+    ) -> None:
         self._jetstream = jetstream
         self._ttl_s = ttl_s
+        self._days_of = days_of
         self._seen = 0
         self.records: dict[str, BatchRecord] = {}
 
@@ -62,8 +67,11 @@ class BatchLog:
         self.records[record.batch_id] = record
 
     async def get(self, tenant: str, batch_id: str) -> BatchRecord:
-        """The record as it is now; raises `BatchNotFound`."""
-        return (await self._read(tenant, batch_id))[0]
+        """The record as it is now; raises `BatchNotFound`, also if its time is over."""
+        record = (await self._read(tenant, batch_id))[0]
+        if self.is_over(record):
+            raise _no_batch(batch_id)
+        return record
 
     async def change(self, tenant: str, batch_id: str, change: Change) -> BatchRecord:
         """Writes a changed record; `change` is called again if another writer was first.
@@ -148,11 +156,16 @@ class BatchLog:
                 else:
                     self.records[record.batch_id] = record
             self._seen = found[-1].seq
-        limit_s = time.time() - self._ttl_s
+        now_s = time.time()
         for record in [one for one in self.records.values() if one.ended]:
-            if max(record.times.values(), default=0) < limit_s:
+            if record.last_s < now_s - self._ttl_s:
                 del self.records[record.batch_id]
         return True
+
+    def is_over(self, record: BatchRecord) -> bool:
+        """Whether a batch ended longer ago than its tenant's batches are kept."""
+        days = self._days_of(record.tenant)
+        return bool(days) and record.ended and record.last_s <= time.time() - days * DAY_S
 
     def start_anew(self) -> None:
         """Forgets what was read: the broker may have lost its disk."""
@@ -164,10 +177,13 @@ class BatchLog:
             found = await self._jetstream.last(BATCHES_STREAM, batch_record(tenant, batch_id))
         record = None if found is None else _record(found)
         if found is None or record is None or record.erased:
-            raise BatchNotFound(
-                f"no batch {batch_id[:64]!r}: it was never made, or has expired", batch_id=batch_id[:64]
-            )
+            raise _no_batch(batch_id)
         return record, found.seq
+
+
+def _no_batch(batch_id: str) -> BatchNotFound:
+    name = batch_id[:64]
+    return BatchNotFound(f"no batch {name!r}: it was never made, or has expired", batch_id=name)
 
 
 def _record(message: StoredMessage) -> BatchRecord:

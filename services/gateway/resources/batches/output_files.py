@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from services.gateway.resources.batches.input_lines import lines_of, read_line
 from services.gateway.resources.batches.record import BatchRecord, not_answered
 from services.gateway.resources.batches.streams import BatchParts
-from services.gateway.resources.files.store import FileWriter, StoredFile
+from services.gateway.resources.files.store import OUTPUT, FileWriter, StoredFile
 from shared.errors import FileNotFound
 
 _TEXTS = {
@@ -45,10 +45,10 @@ class _GrowingFile:
                 file_id=file_id,
                 tenant=self._tenant,
                 filename=name,
-                purpose="batch_output",
+                purpose=OUTPUT,
                 num_bytes=self.size,
                 created_s=now_s,
-                expires_s=now_s + expires_after_s if expires_after_s else 0,
+                expires_s=self._parts.files.ends_s(self._tenant, OUTPUT, now_s, expires_after_s),
             )
         )
         return file_id

@@ -89,6 +89,11 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         return self.state in ENDED
 
     @property
+    def last_s(self) -> int:
+        """When it came into its state."""
+        return max(self.times.values(), default=0)
+
+    @property
     def waiting(self) -> int:
         """Requests without a result."""
         return 0 if self.ended else max(0, self.total - self.completed - self.failed)

@@ -2,6 +2,7 @@
 
 import re
 import time
+from contextlib import suppress
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field
@@ -12,7 +13,7 @@ from services.gateway.admission.identity.scopes import api_of, check_api
 from services.gateway.formats.fields.body_types import LenientBody, RequestBody
 from services.gateway.resources.batches.record import BatchRecord, cancelled, erased, new_batch_id, paused
 from services.gateway.resources.batches.streams import BatchParts
-from shared.errors import InvalidRequest, RateLimited
+from shared.errors import BatchNotFound, InvalidRequest, RateLimited
 
 WINDOW = r"^[0-9]{1,6}[smhd]$"
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -125,7 +126,8 @@ class BatchService:
         """The batches of a tenant, oldest first; raises `NoJetStream` if the broker cannot keep any."""
         if not await self.parts.log.poll():
             await self.parts.log.check_jetstream()
-        mine = [record for record in self.parts.log.records.values() if record.tenant == tenant]
+        log = self.parts.log
+        mine = [one for one in log.records.values() if one.tenant == tenant and not log.is_over(one)]
         return sorted(mine, key=lambda record: (record.created_s, record.batch_id))
 
     async def cancel(self, tenant: str, batch_id: str) -> BatchRecord:
@@ -143,7 +145,9 @@ class BatchService:
         gateway that looks after it has stopped its requests.
         """
         gone = left = 0
-        for record in await self.batches_of(tenant):
+        if not await self.parts.log.poll():
+            await self.parts.log.check_jetstream()
+        for record in [one for one in self.parts.log.records.values() if one.tenant == tenant]:
             if record.cleaned:
                 await self.parts.log.change(tenant, record.batch_id, erased)
                 gone += 1
@@ -151,6 +155,23 @@ class BatchService:
                 await self.cancel(tenant, record.batch_id)
                 left += 1
         return gone, left
+
+    async def remove_old(self, tenant: str) -> int:
+        """Removes batches of a tenant that ended longer ago than they are kept, with the files they wrote.
+
+        Returns how many.
+        """
+        log, files, gone = self.parts.log, self.parts.files.store, 0
+        await log.poll()
+        for record in list(log.records.values()):
+            if record.tenant != tenant or not record.cleaned or not log.is_over(record):
+                continue
+            for file_id in filter(None, (record.output_file_id, record.error_file_id)):
+                await files.delete(tenant, file_id)
+            with suppress(BatchNotFound):  # another gateway was first
+                await log.change(tenant, record.batch_id, erased)
+                gone += 1
+        return gone
 
     def _check_room(self, tenant: str) -> None:
         rules = self.parts.rules

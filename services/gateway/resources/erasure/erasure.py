@@ -28,6 +28,8 @@ class ErasureReceipt(Struct, frozen=True, kw_only=True):
     Attributes:
         complete: Nothing is left. Else the same call again goes on.
         batches_left: Batches that have not ended yet.
+        usage_sums: Daily sums of usage that have lost the tenant's name and its keys.
+        usage_records: Records of single requests that have.
     """
 
     tenant: str
@@ -41,6 +43,8 @@ class ErasureReceipt(Struct, frozen=True, kw_only=True):
     responses: int = 0
     kv_blocks: int = 0
     kv_bytes: int = 0
+    usage_sums: int = 0
+    usage_records: int = 0
     complete: bool = False
 
 
@@ -74,7 +78,7 @@ class TenantErasure:
             receipt = _with(receipt, done)
             left = done.left
             if left and not (done.sessions or done.responses or done.kv_blocks):
-                await asyncio.sleep(PAUSE_S)  # leases of blocks run out
+                await asyncio.sleep(PAUSE_S)  # leases of blocks run out, usage is rewritten
         return replace(receipt, ended_s=int(time.time()), complete=not left and not receipt.batches_left)
 
     async def _step(self, tenant: str, for_ms: int, actor: str = "") -> TenantErased:
@@ -110,4 +114,6 @@ def _with(receipt: ErasureReceipt, done: TenantErased) -> ErasureReceipt:
         responses=receipt.responses + done.responses,
         kv_blocks=receipt.kv_blocks + done.kv_blocks,
         kv_bytes=receipt.kv_bytes + done.kv_bytes,
+        usage_sums=receipt.usage_sums + done.usage_sums,
+        usage_records=receipt.usage_records + done.usage_records,
     )

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import msgspec
 
 PART_BYTES = 128 * 1024  # of what is read and written at once
+OUTPUT = "batch_output"  # the purpose of files that batches write
 Purpose = Literal["assistants", "batch", "batch_output", "evals", "fine-tune", "user_data", "vision"]
 
 

@@ -1,7 +1,7 @@
 """Adds, lists, reads and deletes the files of tenants within their limits, over any store."""
 
 import time
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
 
 from services.gateway.resources.files.store import FileStore, StoredFile, new_file_id
@@ -9,6 +9,12 @@ from shared.errors import FileNotFound, InvalidRequest, RateLimited, RequestTooL
 
 PURPOSES = ("assistants", "batch", "evals", "fine-tune", "user_data", "vision")
 MAX_NAME = 255
+DAY_S = 86_400
+
+
+def no_days(tenant: str, purpose: str) -> int:
+    """For a gateway that knows of no tenants with times of their own."""
+    return 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +47,15 @@ class TenantFiles:
     Args:
         store: Where the bytes and the metadata are.
         limits: Of size and number.
+        days_of: How many days files of a tenant with a purpose are kept; 0: as each of them says.
     """
 
-    def __init__(self, store: FileStore, limits: FileLimits) -> None:
+    def __init__(
+        self, store: FileStore, limits: FileLimits, days_of: Callable[[str, str], int] = no_days
+    ) -> None:
         self.store = store
         self.limits = limits
+        self._days_of = days_of
 
     async def add(self, tenant: str, new: NewFile, parts: AsyncIterable[bytes]) -> StoredFile:
         """Stores a file.
@@ -70,7 +80,7 @@ class TenantFiles:
                 await writer.write(part)
             _check(new)
             now_s = int(time.time())
-            expires_s = now_s + new.expires_after_s if new.expires_after_s else 0
+            expires_s = self.ends_s(tenant, new.purpose, now_s, new.expires_after_s)
             file = StoredFile(
                 file_id=new_file_id(),
                 tenant=tenant,
@@ -90,7 +100,7 @@ class TenantFiles:
         file = await self.store.get(tenant, file_id) if _may_be(file_id) else None
         if file is None:
             raise _no_file(file_id)
-        if _is_over(file):
+        if self._is_over(file):
             await self.store.delete(tenant, file_id)
             raise _no_file(file_id)
         return file
@@ -99,7 +109,7 @@ class TenantFiles:
         """The files of a tenant, oldest first; those whose time is over go."""
         kept = []
         for file in await self.store.files_of(tenant):
-            if _is_over(file):
+            if self._is_over(file):
                 await self.store.delete(tenant, file.file_id)
             elif not purpose or file.purpose == purpose:
                 kept.append(file)
@@ -113,6 +123,15 @@ class TenantFiles:
     def read(self, file: StoredFile, start: int = 0) -> AsyncIterator[bytes]:
         """See `FileStore.read`."""
         return self.store.read(file, start)
+
+    def ends_s(self, tenant: str, purpose: str, made_s: int, after_s: int = 0) -> int:
+        """When a file goes: after the tenant's days, or before if it came with a shorter time; 0: never."""
+        ends = [made_s + days * DAY_S] if (days := self._days_of(tenant, purpose)) else []
+        return min([*ends, made_s + after_s] if after_s else ends, default=0)
+
+    def _is_over(self, file: StoredFile) -> bool:
+        ends = file.expires_s, self.ends_s(file.tenant, file.purpose, file.created_s)
+        return any(0 < end <= time.time() for end in ends)
 
     async def _room(self, tenant: str) -> int:
         """The bytes that the tenant may still store."""
@@ -151,10 +170,6 @@ def _check(new: NewFile) -> None:
 
 def _may_be(file_id: str) -> bool:
     return file_id.startswith("file-") and file_id.removeprefix("file-").isalnum() and len(file_id) <= 64
-
-
-def _is_over(file: StoredFile) -> bool:
-    return 0 < file.expires_s <= time.time()
 
 
 def _no_file(file_id: str) -> FileNotFound:

@@ -14,6 +14,7 @@ while id ~= '' do
     answer[1] = id
     break
   end
+  redis.call('HSET', key, 't', now)
   redis.call('PEXPIRE', key, ttl)
   redis.call('ZADD', ENDS .. tenant, now + ttl, id)
   answer[#answer + 1] = found[1]

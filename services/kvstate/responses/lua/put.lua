@@ -28,7 +28,7 @@ if count > 0 or bytes > 0 then
 end
 if count > 0 or bytes > 0 then return {3, 0} end
 for _, other in ipairs(going) do drop(tenant, other) end
-redis.call('HSET', key, 'r', ARGV[6], 'p', ARGV[7], 'e', ARGV[8], 'o', ARGV[10], 'l', now + ARGV[11])
+redis.call('HSET', key, 'r', ARGV[6], 'p', ARGV[7], 'e', ARGV[8], 'o', ARGV[10], 'l', now + ARGV[11], 't', now)
 redis.call('PEXPIRE', key, ttl)
 redis.call('ZADD', ENDS .. tenant, now + ttl, id)
 redis.call('HSET', SIZES .. tenant, id, size)

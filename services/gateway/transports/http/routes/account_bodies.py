@@ -46,6 +46,9 @@ class TenantBody(_Body):
     time_zone: str | None = Field(default=None, max_length=64, description="Of the IANA data base.")
     suspended: bool | None = None
     session_days: int | None = Field(default=None, ge=0, le=3650)
+    response_days: int | None = Field(default=None, ge=0, le=3650)
+    file_days: int | None = Field(default=None, ge=0, le=3650)
+    batch_days: int | None = Field(default=None, ge=0, le=3650)
     note: str | None = Field(default=None, max_length=256)
     limits: LimitsBody | None = None
 
