@@ -92,7 +92,11 @@ def batch_service(
 
 
 async def run_batches(
-    batches: BatchService, bus: Bus, call: LineCall, service: Service, stack: AsyncExitStack
+    batches: BatchService,
+    bus: Bus,
+    call: LineCall,
+    service: Service,
+    stack: AsyncExitStack,
 ) -> None:
     """Runs batches and answers calls on the bus, until the service drains; `call` runs one request."""
     parts, metrics = batches.parts, BatchMetrics(service.registry)
@@ -103,7 +107,7 @@ async def run_batches(
         lambda: runner.running,
         lambda: sum(not record.ended for record in records.values()),
     )
-    owners, calls = BatchOwners(bus, parts, runner), BatchCalls(bus, batches)
+    owners, calls = BatchOwners(bus, parts, runner), BatchCalls(bus, batches, call.accounts)
     for stop in (owners.stop, calls.stop):
         stack.push_async_callback(stop)
         service.on_drain(stop)
