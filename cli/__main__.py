@@ -59,7 +59,7 @@ app.add_typer(groups, name="groups")
 app.add_typer(models, name="models")
 app.add_typer(tenants, name="tenants")
 app.add_typer(keys, name="keys")
-app.add_typer(bus_users, name="bus-users")
+app.add_typer(bus_users, name="bus-users", hidden=True)
 
 
 @app.command("bench")

@@ -1,5 +1,6 @@
 """Does what `ryz keys` asks for, and prints it."""
 
+import re
 import time
 from datetime import UTC, datetime
 
@@ -7,39 +8,64 @@ from msgspec.structs import replace
 
 from cli.command_groups import BrokerOptions
 from cli.console import err, fail, out
+from cli.keys.bus_user_options import BusUserOptions
 from cli.keys.kept_admin_key import note_revoked, note_rotated
 from cli.keys.key_options import KeyOptions
+from cli.keys.users_work import print_made_user, with_broker
 from cli.stack.state import StateDir
 from cli.tenants import view
 from cli.tenants.asking import on_accounts
 from cli.tenants.values import LimitOptions, seconds
 from cli.visible import json_text
-from shared.accounts.forms import key_form, keys_form
+from shared.accounts.forms import key_form, keys_form, made_form
 from shared.accounts.keys import key_id_in, shown_prefix
-from shared.accounts.register import AccountRegister
-from shared.client.calls.accounts_client import AccountsClient, MadeKey
-from shared.errors import AccountNotFound
-from shared.messages import KeyRecord, Scopes
+from shared.client.calls.accounts_client import OVERLAP_S, AccountsClient, MadeKey
+from shared.messages import BusUserTerms, KeyRecord, Scopes
+from shared.messages.base import ID_PATTERN
 
 _ID_LENGTH = 12
 
 
 def create_key(
-    tenant: str, options: KeyOptions, limits: LimitOptions, common: BrokerOptions, *, admin: bool
+    tenant: str,
+    options: KeyOptions,
+    limits: LimitOptions,
+    of_user: BusUserOptions,
+    common: BrokerOptions,
+    *,
+    admin: bool,
+    bus_user: str,
 ) -> None:
-    """Make a key, and print it once."""
+    """Make a key or a bus user, and print it once."""
     if admin and tenant != "default":
         fail("An admin's key manages all tenants: leave out `--tenant`.", 2)
-    wanted = KeyRecord(key_id="0" * _ID_LENGTH, digest=bytes(32), tenant=tenant, scopes=Scopes(admin=admin))
-    wanted = options.applied_to(wanted)
+    if bus_user and not re.fullmatch(ID_PATTERN, bus_user):
+        fail(f"--bus-user: {bus_user[:64]!r} is no name: 1 to 64 letters, digits, - and _.", 2)
+    user = BusUserTerms(user=bus_user, password_hash="") if bus_user else None
+    wanted = KeyRecord(
+        key_id="0" * _ID_LENGTH,
+        digest=bytes(32),
+        tenant=tenant,
+        scopes=Scopes(admin=admin),
+        bus_user=user,
+    )
+    wanted = of_user.applied_to(options.applied_to(wanted))
     wanted = replace(wanted, limits=limits.applied_to(wanted.limits))
-    _print_made(on_accounts(common, lambda client: client.create_key(wanted)), common)
+    made = on_accounts(common, lambda client: with_broker(client, common, client.create_key(wanted)))
+    _print_made(made, common)
 
 
 def rotate_key(key: str, overlap: str, common: BrokerOptions) -> None:
     """Make a key in the place of another."""
-    key_id, overlap_s = key_id_in(key), seconds("--overlap", overlap)
-    made = on_accounts(common, lambda client: client.rotate_key(key_id, overlap_s))
+    key_id, overlap_s = key_id_in(key), seconds("--overlap", overlap) if overlap else None
+    made = on_accounts(
+        common, lambda client: with_broker(client, common, client.rotate_key(key_id, overlap_s))
+    )
+    if made.record.bus_user is not None:
+        _print_made(made, common)
+        return
+    overlap = overlap or "1h"
+    overlap_s = OVERLAP_S if overlap_s is None else overlap_s
     ends = f"{shown_prefix(key_id)} ends in {overlap}" if overlap_s else f"{shown_prefix(key_id)} has ended"
     kept = note_rotated(StateDir(common.state_dir).path, key_id, made.text)
     _print_made(made, common, f"{ends}.")
@@ -47,26 +73,27 @@ def rotate_key(key: str, overlap: str, common: BrokerOptions) -> None:
         err.print(kept, soft_wrap=True, markup=False)
 
 
-def change_key(key: str, options: KeyOptions, limits: LimitOptions, common: BrokerOptions) -> None:
+def change_key(
+    key: str, options: KeyOptions, limits: LimitOptions, of_user: BusUserOptions, common: BrokerOptions
+) -> None:
     """Change what was given of a key."""
 
     async def work(client: AccountsClient) -> KeyRecord:
-        register = await client.read()
-        record = _found(register, key)
-        known = register.stored(record.name)
-        wanted = replace(options.applied_to(record), limits=limits.applied_to(record.limits))
-        stored = await client.put(wanted, expected=known.revision if known else 0)
+        record, revision = await client.find_key(key_id_in(key))
+        wanted = of_user.applied_to(options.applied_to(record))
+        wanted = replace(wanted, limits=limits.applied_to(record.limits))
+        stored = await client.put(wanted, expected=revision)
         assert isinstance(stored.record, KeyRecord)
         return stored.record
 
-    _print(on_accounts(common, work), common)
+    _print(on_accounts(common, lambda client: with_broker(client, common, work(client))), common)
 
 
 def show_key(key: str, common: BrokerOptions) -> None:
     """Show a key."""
 
     async def work(client: AccountsClient) -> KeyRecord:
-        return _found(await client.read(), key)
+        return (await client.find_key(key_id_in(key)))[0]
 
     _print(on_accounts(common, work), common)
 
@@ -88,18 +115,24 @@ def show_keys(tenant: str, common: BrokerOptions) -> None:
 
 def revoke_key(key: str, common: BrokerOptions, *, end_streams: bool) -> None:
     """Remove a key."""
-    key_id = key_id_in(key)
-    name = KeyRecord(key_id=key_id, digest=bytes(32)).name
-    on_accounts(common, lambda client: client.remove(name, end_streams=end_streams))
-    at_ms = time.time_ns() // 1_000_000
-    if kept := note_revoked(StateDir(common.state_dir).path, {key_id}):
+
+    async def work(client: AccountsClient) -> tuple[KeyRecord, int]:
+        record, _ = await client.find_key(key_id_in(key))
+        await client.remove(record.name, end_streams=end_streams)
+        return record, time.time_ns() // 1_000_000
+
+    record, at_ms = on_accounts(common, lambda client: with_broker(client, common, work(client)))
+    if kept := note_revoked(StateDir(common.state_dir).path, {record.key_id}):
         err.print(kept, soft_wrap=True, markup=False)
     if common.as_json:
-        print(json_text({"id": key_id, "revoked": True, "revoked_at_ms": at_ms}))
+        print(json_text({"id": record.key_id, "revoked": True, "revoked_at_ms": at_ms}))
         return
     at = datetime.fromtimestamp(at_ms / 1000, UTC)
+    user = record.bus_user
+    what, by = (shown_prefix(record.key_id), "Gateways") if user is None else (
+        f"The bus user {user.user}", "Routers and gateways")  # fmt: skip
     out.print(
-        f"{shown_prefix(key_id)} is revoked since {at:%H:%M:%S}.{at_ms % 1000:03} UTC. Gateways refuse it as "
+        f"{what} is revoked since {at:%H:%M:%S}.{at_ms % 1000:03} UTC. {by} refuse it as "
         "soon as they hear of it, within a second.",
         soft_wrap=True,
     )
@@ -116,13 +149,6 @@ def require_keys(common: BrokerOptions, *, required: bool) -> None:
         out.print("Requests without a key are taken, as tenant `default` (unless RYZ_API_KEYS is set).")
 
 
-def _found(register: AccountRegister, key: str) -> KeyRecord:
-    record = register.key(key_id_in(key))
-    if record is None:
-        raise AccountNotFound(f"there is no key {key_id_in(key)[:64]}", reason="account_not_found")
-    return record
-
-
 def _print(record: KeyRecord, common: BrokerOptions) -> None:
     if common.as_json:
         print(json_text(key_form(record)))
@@ -131,8 +157,11 @@ def _print(record: KeyRecord, common: BrokerOptions) -> None:
 
 
 def _print_made(made: MadeKey, common: BrokerOptions, more: str = "") -> None:
+    if made.record.bus_user is not None:
+        print_made_user(made, common)
+        return
     if common.as_json:
-        print(json_text(key_form(made.record) | {"key": made.text, "closed_api": made.closed_api}))
+        print(json_text(made_form(made.record, made.text, closed_api=made.closed_api)))
         return
     out.print(made.text, soft_wrap=True)
     if more:

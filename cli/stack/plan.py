@@ -10,7 +10,7 @@ from itertools import count
 from pathlib import Path
 from types import MappingProxyType
 
-from cli.bus_users.store import NATS_USERS_FILE, bus_users, users_file
+from cli.bus_users.store import NATS_USERS_FILE, bus_users
 from cli.stack.fleet.core_sets import CoreSets
 from cli.stack.fleet.declare import ALIASES
 from cli.stack.fleet.entry import ServedModel
@@ -209,8 +209,7 @@ def _own_settings(name: str, options: UpOptions, stores: Stores) -> dict[str, st
     """Settings of the KV state service or of a router."""
     if name == "kvstate":
         return stores.variables(name)
-    users = {} if options.nats_url else {"RYZ_ROUTER_BUS_USERS": str(users_file(options.state_dir))}
-    return {"RYZ_ROUTER_POLICY": options.policy} | users
+    return {"RYZ_ROUTER_POLICY": options.policy}
 
 
 def _api_settings(options: UpOptions, http_port: int, environ: Mapping[str, str]) -> dict[str, str]:

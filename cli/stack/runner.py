@@ -8,6 +8,7 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+from cli.bus_users.broker_users import BrokerUsers
 from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
 from cli.keys.first_admin_key import FirstAdminKey, admin_key_words
 from cli.stack.agent.start import StackAgents
@@ -70,8 +71,8 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
     if not state_dir.acquire():
         fail(f"Another `ryz up` is just starting or ending in {state_dir.path}; try again in a moment.")
     state_dir.put_logs_aside()
-    probes, ports, files, made = Probes(), ExitStack(), list[Path](), dict[Path, list[Path]]()
-    pool = ExitStack()
+    probes, ports, pool = Probes(), ExitStack(), ExitStack()
+    files, made = list[Path](), dict[Path, list[Path]]()
     try:
         models = settled.models
         groups = 0 if options.engine == "null" else sum(model.entry.groups for model in models)
@@ -103,18 +104,22 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
         live_report = live.enter_context(start_report())
         stack = Stack(plan.specs, state_dir, state, live_report, listeners, imports=plan.imports)
         agents = StackAgents(options, settled, plan, stack, live_report)
-        key = FirstAdminKey(state_dir.path, state.nats_urls.get("cli", ""))
+        key, users = (
+            FirstAdminKey(state_dir.path, state.nats_urls.get("cli", "")),
+            BrokerUsers(state_dir, state.nats_urls.get("cli", "")),
+        )
         _stop_on_signals(stack)
         try:
             agents.begin(state.broker("host"))
             with live:  # the table of the start; later notes are lines
-                ready = await stack.start(options.start_timeout_s, key.make_key)
+                ready = await stack.start(options.start_timeout_s, lambda: users.start(key.make_key()))
             if ready:
                 await agents.await_started(options.start_timeout_s)
                 announce(options, settled, state, closing, key.text)
                 await stack.supervise()
             _say_ending(plan)
         finally:
+            await users.close()
             await agents.close()
             await stack.close()
     finally:

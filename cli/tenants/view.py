@@ -10,7 +10,7 @@ from rich.text import Text
 from shared.accounts.forms import PRICES, limits_form, price_form
 from shared.accounts.keys import shown_prefix
 from shared.accounts.register import AccountRegister
-from shared.messages import AuditEntry, KeyRecord, Limits, PriceRecord, TenantRecord
+from shared.messages import AuditEntry, BusUserTerms, KeyRecord, Limits, PriceRecord, TenantRecord
 
 
 def table(*columns: str, right: Iterable[str] = ()) -> Table:
@@ -43,10 +43,11 @@ def tenant_listing(register: AccountRegister) -> Table:
 def key_listing(keys: Sequence[KeyRecord], now_s: float | None = None) -> Table:
     """Return a table with a row for each key."""
     now_s = time.time() if now_s is None else now_s
-    made = table("key", "tenant", "label", "may use", "limits", "made", "ends")
+    made = table("key", "kind", "tenant", "label", "may use", "limits", "made", "ends")
     for one in keys:
         cells = (
             shown_prefix(one.key_id),
+            kind_words(one),
             one.tenant,
             one.label,
             scope_words(one),
@@ -100,6 +101,7 @@ def key_lines(record: KeyRecord, now_s: float | None = None) -> list[tuple[str, 
     """Return what is known of a key."""
     return [
         ("key", shown_prefix(record.key_id)),
+        ("kind", kind_words(record)),
         ("tenant", record.tenant),
         ("label", record.label or "-"),
         ("may use", scope_words(record)),
@@ -127,8 +129,18 @@ def limit_words(limits: Limits) -> str:
     return ", ".join(found) or "none"
 
 
+def kind_words(record: KeyRecord) -> str:
+    """Return whether it is a key, or which bus user."""
+    user = record.bus_user
+    if user is None:
+        return "key"
+    return f"bus user {user.user}{', suspended' if user.suspended else ''}"
+
+
 def scope_words(record: KeyRecord) -> str:
     """Return what a key may be used for."""
+    if record.bus_user is not None:
+        return _bus_words(record.bus_user)
     scopes = record.scopes
     if scopes.admin:
         return "everything, as admin" if not scopes.read_only else "reading everything, as admin"
@@ -150,6 +162,15 @@ def expiry_words(expires_s: int, now_s: float) -> str:
     if not expires_s:
         return "never"
     return f"{'expired' if expires_s <= now_s else 'expires'} {when(expires_s)}"
+
+
+def _bus_words(terms: BusUserTerms) -> str:
+    limits = [
+        f"{name} {limit:g}"
+        for name, limit in (("max-rps", terms.max_rps), ("max-priority", terms.max_priority))
+        if limit is not None
+    ]
+    return ", ".join(["the bus", *limits])
 
 
 def _days(days: int, otherwise: str = "as the settings say") -> str:

@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.policies.costs import Costs
+from shared.gone_settings import Replaced
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,5 +106,9 @@ def constant_settings() -> Mapping[str, object]:
             "RYZ_ROUTER_BREAKER_WINDOW_S": breaker.window_s,
             "RYZ_ROUTER_BREAKER_OPEN_S": breaker.open_s,
             "RYZ_ROUTER_BALANCE_HALF_LIFE_S": fleet.half_life_s,
+            "RYZ_ROUTER_BUS_USERS": Replaced(
+                "bus users are records beside keys (`ryz keys list`), and "
+                "`ryz keys broker-config` takes in the users of such a file"
+            ),
         }
     )

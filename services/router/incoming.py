@@ -107,11 +107,11 @@ class Sender(msgspec.Struct, frozen=True, gc=False):
     reply_to: str  # empty: there is nowhere to answer
 
 
-def read(message: Message, now: float, max_outside_priority: int = 0) -> Incoming:
+def read(message: Message, now: float, max_outside_priority: int = 0, key_id: str = "") -> Incoming:
     """Read the request in a message that arrived `now`.
 
     The bytes of a service go on untouched. Those of a caller outside are encoded anew, without the fields
-    that it may not set.
+    that it may not set, and with the `key_id` of its record.
 
     Raises:
         InvalidRequest: it is no `GenerateRequest`, or one that no leader could use, or of a caller outside
@@ -124,7 +124,7 @@ def read(message: Message, now: float, max_outside_priority: int = 0) -> Incomin
     reply_to = request.reply_to or message.reply
     check_reply_to(reply_to, caller)
     if caller is not None and isinstance(request, GenerateRequest):
-        request = confine(request, caller, max_outside_priority)
+        request = confine(request, caller, max_outside_priority, key_id)
         data = encode(request)
     left_ms = read_timeout_ms(headers)
     session, resume = request.session, request.resume

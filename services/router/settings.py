@@ -28,8 +28,6 @@ class RouterSettings(CommonSettings, PinLimit, HybridLimits, SilenceSettings):  
     every 16 KiB. 0: no limit."""
     router_outside_calls_s: ZeroToMillion = 4000
     """Messages per second from all bus users outside together; the broker drops the others. 0: no limit."""
-    router_bus_users: str = ""
-    """The file in which `ryz bus-users` keeps users and their own limits; empty: all have the same."""
     router_outside_max_priority: Annotated[int, Interval(ge=-10, le=10)] = 0
     """Highest priority of a request of a bus user outside."""
 

@@ -70,9 +70,22 @@ def tenant_form(record: TenantRecord) -> Form:
 
 
 def key_form(record: KeyRecord) -> Form:
-    """A key, of which the prefix may be shown."""
+    """A key, of which the prefix may be shown, or a bus user."""
+    terms = record.bus_user
+    user = (
+        None
+        if terms is None
+        else {
+            "name": terms.user,
+            "max_rps": terms.max_rps,
+            "max_priority": terms.max_priority,
+            "suspended": terms.suspended,
+        }
+    )
     return {
         "id": record.key_id,
+        "kind": "key" if terms is None else "bus_user",
+        "bus_user": user,
         "tenant": record.tenant,
         "prefix": shown_prefix(record.key_id),
         "label": record.label,
@@ -86,6 +99,13 @@ def key_form(record: KeyRecord) -> Form:
         "created_s": record.created_s,
         "expires_s": record.expires_s,
     }
+
+
+def made_form(record: KeyRecord, text: str, *, closed_api: bool) -> Form:
+    """A key that was just made, with its text; of a bus user its password."""
+    if record.bus_user is not None:
+        return key_form(record) | {"user": record.bus_user.user, "password": text}
+    return key_form(record) | {"key": text, "closed_api": closed_api}
 
 
 def price_form(record: PriceRecord) -> Form:

@@ -22,12 +22,13 @@ class AccountRegister:
         is_current: Whether it was read, and no change is known to be missing.
         rules: What holds for all tenants.
         changed_at: Counts the changes that were taken in, so that readers see that something has changed.
-        key_tenants: How many keys each tenant has, those of admins apart; no entry: none.
+        was_read: Whether the register was ever read.
+        key_tenants: How many keys each tenant has, those of admins and bus users apart; no entry: none.
     """
 
     def __init__(self) -> None:
         self.version = 0
-        self.is_current = False
+        self.is_current = self.was_read = False
         self.rules = AccountRules()
         self.changed_at = 0
         self.key_tenants: Counter[str] = Counter()
@@ -35,6 +36,7 @@ class AccountRegister:
         self._tenants: dict[str, TenantRecord] = {}
         self._keys: dict[str, KeyRecord] = {}
         self._prices: dict[str, PriceRecord] = {}
+        self._bus_users: dict[str, KeyRecord] = {}
 
     def __len__(self) -> int:
         return len(self._stored)
@@ -77,6 +79,18 @@ class AccountRegister:
         """The record of a key, also of one that has expired."""
         return self._keys.get(key_id)
 
+    def bus_user(self, user: str) -> KeyRecord | None:
+        """The record of a bus user by its name at the broker, also of one that has expired."""
+        return self._bus_users.get(user)
+
+    def bus_users(self) -> list[KeyRecord]:
+        """All bus users, by name."""
+        return [self._bus_users[user] for user in sorted(self._bus_users)]
+
+    def named_key(self, name: str) -> KeyRecord | None:
+        """A key by its id, or a bus user by its name at the broker."""
+        return self._keys.get(name) or self._bus_users.get(name)
+
     def price(self, model: str) -> PriceRecord | None:
         """The price of a model; an adapter without one has that of its base."""
         found = self._prices.get(model)
@@ -106,11 +120,11 @@ class AccountRegister:
 
     def replace_all(self, records: Iterable[StoredAccount], version: int) -> None:
         """Takes in the whole register."""
-        self._stored, self._tenants, self._keys, self._prices = {}, {}, {}, {}
+        self._stored, self._tenants, self._keys, self._prices, self._bus_users = {}, {}, {}, {}, {}
         self.rules, self.key_tenants = AccountRules(), Counter()
         for stored in records:
             self._put(stored)
-        self.version, self.is_current = version, True
+        self.version, self.is_current, self.was_read = version, True, True
         self.changed_at += 1
 
     def apply(self, change: AccountChanged) -> bool:
@@ -144,6 +158,8 @@ class AccountRegister:
             self._count_key(self._keys.get(record.key_id), -1)
             self._keys[record.key_id] = record
             self._count_key(record, 1)
+            if record.bus_user is not None:
+                self._bus_users[record.bus_user.user] = record
         elif isinstance(record, PriceRecord):
             self._prices[record.model] = record
         else:
@@ -159,13 +175,15 @@ class AccountRegister:
         elif isinstance(record, KeyRecord):
             del self._keys[record.key_id]
             self._count_key(record, -1)
+            if record.bus_user is not None and self._bus_users.get(record.bus_user.user) == record:
+                del self._bus_users[record.bus_user.user]
         elif isinstance(record, PriceRecord):
             del self._prices[record.model]
         else:
             self.rules = AccountRules()
 
     def _count_key(self, key: KeyRecord | None, change: int) -> None:
-        if key is None or key.scopes.admin:
+        if key is None or key.scopes.admin or key.bus_user is not None:
             return
         self.key_tenants[key.tenant] += change
         if not self.key_tenants[key.tenant]:

@@ -20,7 +20,7 @@ from shared.bus.api import Handler, Message, ServedSubject
 MAX_PENDING_BYTES = 128 * 1024 * 1024
 DRAIN_WAIT_S = 5.0
 _FLOOD_REMEDY = (
-    "a service outside sends too many: slow it down, remove its user (ryz bus-users remove), or raise "
+    "a service outside sends too many: slow it down, remove its user (ryz keys revoke), or raise "
     "RYZ_ROUTER_OUTSIDE_CALLS_S of the routers if they are requests that should be served"
 )
 ROUND_MESSAGES = 32  # of one subscription, before other tasks run

@@ -1,7 +1,7 @@
-"""The file of the users for services outside, which `ryz bus-users` writes.
+"""The file of bus users in the state directory: a copy of their records, for the broker's next start.
 
-The configuration of the broker is made from it, and routers read the limits of each user. It contains hashes
-of passwords only.
+The configuration of our own broker is made from it before the records can be read, which the broker has. It
+contains hashes of passwords only. Earlier releases kept the users here alone.
 """
 
 from pathlib import Path
@@ -12,6 +12,8 @@ import msgspec
 from shared.bus.accounts import ACCOUNTS
 from shared.errors import InvalidRequest
 from shared.messages.base import ID_PATTERN
+from shared.messages.tenants.accounts import NO_KEY_OR_ID
+from shared.messages.tenants.bus_users import PasswordHash
 from shared.subjects import Caller
 
 MAX_BYTES = 4 * 1024 * 1024
@@ -23,15 +25,17 @@ class BusUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
     Attributes:
         name: The user of the broker.
+        key_id: Its record; empty: it has none yet, since an earlier release made it.
         max_rps: Requests a second; 0 for no limit, None for the router's setting.
         max_priority: Highest priority of its requests; None for the router's setting.
     """
 
     name: Name
     tenant: Name
-    password_hash: Annotated[str, msgspec.Meta(pattern=r"^\$2[aby]\$[0-9]{2}\$[A-Za-z0-9./]{53}\Z")]
+    password_hash: PasswordHash
     max_rps: Annotated[float, msgspec.Meta(ge=0, le=1e6)] | None = None
     max_priority: Annotated[int, msgspec.Meta(ge=-10, le=10)] | None = None
+    key_id: NO_KEY_OR_ID = ""
 
     @property
     def caller(self) -> Caller:
@@ -43,10 +47,6 @@ class BusUsers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All users."""
 
     users: list[BusUser] = []
-
-    def find(self, name: str) -> BusUser | None:
-        """Returns the user of that name, or None."""
-        return next((user for user in self.users if user.name == name), None)
 
     def hashes(self) -> dict[Caller, str]:
         """Returns the hashes of passwords by caller, for the configuration of the broker."""
@@ -74,7 +74,7 @@ def read_users(path: Path) -> BusUsers:
         if len(set(names)) < len(names) or set(names) & set(ACCOUNTS):
             raise msgspec.ValidationError("a name is there twice, or is one of our own users'")
     except msgspec.MsgspecError as error:
-        raise InvalidRequest(f"{path} is no file of `ryz bus-users`: {error}", param=str(path)) from None
+        raise InvalidRequest(f"{path} is no file of bus users: {error}", param=str(path)) from None
     return found
 
 

@@ -47,6 +47,6 @@ async def _check_tenant(bus: NatsBus, caller: Caller) -> None:
     if any(f'"{subjects.models(caller)}"' in message for message in bus.forbidden):
         raise InvalidRequest(
             f"the broker does not let its user {caller.user!r} ask for the tenant {caller.tenant!r}: give "
-            "the user's tenant as `tenant=` or RYZ_NATS_TENANT; `ryz bus-users list` shows it",
+            "the user's tenant as `tenant=` or RYZ_NATS_TENANT; `ryz keys list` shows it",
             param="tenant",
         )

@@ -185,6 +185,7 @@ from shared.messages.tenants.accounts import (
     StoredAccount,
     TenantRecord,
 )
+from shared.messages.tenants.bus_users import BusUserTerms
 from shared.messages.tenants.erasure import TenantErase, TenantErased
 from shared.messages.tenants.limits import LeasedLimits, LeaseLimits, LimitLease, LimitPool, LimitTake
 from shared.messages.tenants.usage import UsagePage, UsageQuery, UsageRecord, UsageRecords, UsageSum
@@ -197,8 +198,9 @@ __all__ = [
     "AdapterList", "AdapterManaged", "AdapterPage", "AdapterPut", "AdapterStored", "AnswerPart", "AnyFrame",
     "Attach", "Attached", "AuditEntry", "AuditPage", "AuditQuery", "BatchCreate", "BatchFacts",
     "BatchProblem", "BatchQuery", "BatchesFound", "BlocksCommit", "BlocksCommitted", "BlocksFind",
-    "BlocksFound", "Cancel", "ChatMessage", "ClaimGroup", "Delivered", "Delta", "DetokenizeQuery",
-    "Detokenized", "Done", "DownReason", "DrainGroup", "Draining", "EmbeddingOptions", "ErrorReply",
+    "BlocksFound", "BusUserTerms", "Cancel", "ChatMessage", "ClaimGroup", "Delivered", "Delta",
+    "DetokenizeQuery", "Detokenized", "Done", "DownReason", "DrainGroup", "Draining", "EmbeddingOptions",
+    "ErrorReply",
     "ExplainQuery", "Explanation", "Failed", "FileBytes", "FileFacts", "FileJoin", "FilePut", "FileQuery",
     "FileRead", "FilesFound", "FinishReason", "FrameBatch", "GenerateRequest", "GroupClaimed",
     "GroupCommanded", "GroupDown", "GroupRecording", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding",

@@ -106,9 +106,12 @@ TENANT = m.TenantRecord(
 KEY = m.KeyRecord(
     key_id="0123456789ab", tenant="acme", digest=bytes(range(32)), label="ci", scopes=SCOPES, limits=LIMITS,
     created_s=17, expires_s=18,
+    bus_user=m.BusUserTerms(
+        user="billing", password_hash="$2a$05$" + "a" * 53, max_rps=2.5, max_priority=-1, suspended=True,
+    ),
 )  # fmt: skip
 PRICE = m.PriceRecord(model="demo", prompt=500_000, cached=50_000, completion=1_500_000)
-RULES = m.AccountRules(keys_required=True, currency="EUR")
+RULES = m.AccountRules(keys_required=True, bus_users_listed=True, currency="EUR")
 STORED_KEY = m.StoredAccount(record=KEY, revision=7)
 AUDIT = m.AuditEntry(
     number=7,

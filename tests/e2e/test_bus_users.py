@@ -1,4 +1,4 @@
-"""`ryz bus-users` with a running stack: users are added and removed under load, and outlive the stack."""
+"""Bus users with a running stack: they are made, changed and revoked under load, and outlive the stack."""
 
 import asyncio
 import json
@@ -6,26 +6,36 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from cli.stack.state import StateDir
 from shared import subjects
+from shared.bus.accounts import with_user
 from shared.bus.nats import NatsBus
+from shared.bus.passwords import hash_password, new_password
 from shared.client import InferenceClient
 from shared.client.generation.results import Completion
-from shared.errors import InvalidRequest, Overloaded
+from shared.errors import InvalidRequest, Overloaded, Unavailable
 from shared.messages import SessionRef
 from shared.subjects import Caller
 from tests.kits.e2e.stack import ROOT, Stack, ryz
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.leader import chat
 
 
-def add(folder: Path, *args: str) -> dict[str, str]:
-    """The variables that the command prints for the new user."""
-    done = ryz("bus-users", "add", *args, cwd=folder)
+def variables(folder: Path, *args: str) -> dict[str, str]:
+    """The variables that a command prints for a user."""
+    done = ryz("keys", *args, cwd=folder)
     assert done.returncode == 0, done.stderr
     return dict(line.split("=", 1) for line in done.stdout.split())
+
+
+def add(folder: Path, name: str, tenant: str, *args: str) -> dict[str, str]:
+    """Makes a user of a new tenant."""
+    made = ryz("tenants", "create", tenant, cwd=folder)
+    assert made.returncode == 0, made.stderr
+    return variables(folder, "create", "--bus-user", name, "--tenant", tenant, *args)
 
 
 async def ask(url: str, caller: Caller, request_id: str = "r", session: str = "s") -> Completion:
@@ -45,7 +55,7 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
     folder = null_stack.folder
     restarts = {one.name: one.restarts for one in null_stack.state.services}
     stays = await NatsBus.connect(null_stack.state.nats_url, name="stays")
-    reported = await asyncio.to_thread(add, folder, "billing", "--tenant", "acme", "--max-rps", "2")
+    reported = await asyncio.to_thread(add, folder, "billing", "acme", "--max-rps", "2")
     assert reported["RYZ_NATS_TENANT"] == "acme"
     url, billing = reported["RYZ_NATS_URL"], Caller("acme", "billing")
     try:
@@ -69,22 +79,30 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
         assert 1 <= sum(task.result() for task in tasks) <= 12
         # the user is listed, and its password is stored in no file
         word = url.split(":")[2].partition("@")[0]
-        listed = json.loads((await asyncio.to_thread(ryz, "bus-users", "list", "--json", cwd=folder)).stdout)[
-            "data"
-        ]
-        assert listed == [{"name": "billing", "tenant": "acme", "max_rps": 2.0, "max_priority": None}]
+        listed = await asyncio.to_thread(ryz, "keys", "list", "--tenant", "acme", "--json", cwd=folder)
+        (shown,) = json.loads(listed.stdout)["keys"]
+        user = {"name": "billing", "max_rps": 2.0, "max_priority": None, "suspended": False}
+        assert (shown["kind"], shown["tenant"], shown["bus_user"]) == ("bus_user", "acme", user)
         for path in (folder / ".ryz").rglob("*"):
             if path.is_file():
                 assert word not in path.read_text(errors="replace"), path
         for name in ("bus-users.json", "nats.conf"):
             assert (folder / ".ryz" / name).stat().st_mode & 0o777 == 0o600
-        again = await asyncio.to_thread(ryz, "bus-users", "add", "billing", cwd=folder)
+        again = await asyncio.to_thread(
+            ryz, "keys", "create", "--bus-user", "billing", "--tenant", "acme", cwd=folder
+        )
         assert (again.returncode, again.stdout) == (4, "")
+        # another password takes the place of this one at once
+        rotated = (await asyncio.to_thread(variables, folder, "rotate", "billing"))["RYZ_NATS_URL"]
+        await until(lambda: bus.stats.disconnects > 0)
+        await bus.close()
+        url = rotated
+        bus = await NatsBus.connect(url, name="test", connect_wait_s=5)
 
         # its removal closes its connection and no other; in a thread, since the broker closes connections
         # that answer no pings
         def remove() -> Any:
-            return asyncio.to_thread(ryz, "bus-users", "remove", "billing", cwd=folder)
+            return asyncio.to_thread(ryz, "keys", "revoke", "billing", cwd=folder)
 
         assert (await remove()).returncode == 0
         await until(lambda: bus.stats.disconnects > 0)
@@ -99,6 +117,16 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
         await stays.close()
 
 
+async def _let_in(url: str) -> NatsBus:
+    """A connection of a user that the broker is about to learn of."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            try:
+                return await NatsBus.connect(url, name="test", connect_wait_s=0.2)
+            except (InvalidRequest, Unavailable):
+                await asyncio.sleep(0.1)
+
+
 async def _slowed(url: str, caller: Caller, number: int) -> bool:
     """Sends a request; returns whether the rate limit let it pass."""
     try:
@@ -108,13 +136,44 @@ async def _slowed(url: str, caller: Caller, number: int) -> bool:
     return True
 
 
-async def test_users_outlive_their_stack_and_the_example_is_one(tmp_path: Path) -> None:
-    before = add(tmp_path, "reports")
-    assert before["RYZ_NATS_URL"].startswith("nats://reports:")
+async def test_the_broker_learns_of_changes_over_http(null_stack: Stack) -> None:
+    admin = (null_stack.state_dir.path / "admin.key").read_text().strip()
+    await asyncio.to_thread(ryz, "tenants", "create", "web", cwd=null_stack.folder)
+    headers = {"Authorization": f"Bearer {admin}"}
+    async with httpx.AsyncClient(base_url=f"{null_stack.state.url}/v1/manage", headers=headers) as client:
+        made = await client.post("/keys", json={"tenant": "web", "bus_user": {"name": "shop"}})
+        assert made.status_code == 201, made.text
+        assert not (await client.get("/keys")).json()["keys_required"], "bus users do not close the API"
+        url = with_user(null_stack.state.nats_url, "shop", made.json()["password"])
+
+        bus = await _let_in(url)
+        assert (await ask(url, Caller("web", "shop"))).choices
+        changed = await client.patch("/keys/shop", json={"bus_user": {"suspended": True}})
+        assert changed.json()["bus_user"]["suspended"]
+        await until(lambda: bus.stats.disconnects > 0)
+        await bus.close()
+        assert (await client.patch("/keys/shop", json={"bus_user": {"suspended": False}})).status_code == 200
+        await (await _let_in(url)).close()
+        gone = await client.delete("/tenants/web?with_keys=true")
+        assert gone.json()["revoked_keys"] == [made.json()["id"]]
+
+
+async def test_users_of_an_earlier_release_outlive_their_stack_and_the_example_is_one(tmp_path: Path) -> None:
+    word = new_password()
+    state = tmp_path / ".ryz"
+    state.mkdir(mode=0o700)
+    (state / ".ryz-state").touch()
+    (state / "bus-users.json").write_text(
+        json.dumps(
+            {"users": [{"name": "reports", "tenant": "reports", "password_hash": hash_password(word)}]}
+        )
+    )
     with Stack(tmp_path, "--engine", "null", "--groups", "1") as stack:
         stack.await_ready()
-        port = stack.state.nats_url.rpartition(":")[2]
-        url = before["RYZ_NATS_URL"].replace("HOST:4222", f"127.0.0.1:{port}")
+        url = with_user(stack.state.nats_url, "reports", word)
+        listed = json.loads((await asyncio.to_thread(ryz, "keys", "list", "--json", cwd=tmp_path)).stdout)
+        users = [one["bus_user"]["name"] for one in listed["keys"] if one["kind"] == "bus_user"]
+        assert users == ["reports"]
         for example in ("publish_with_client.py", "plain_nats.py"):
             done = await asyncio.create_subprocess_exec(
                 sys.executable, str(ROOT / "examples" / example), "--nats-url", url, "--session", "x",
@@ -122,42 +181,40 @@ async def test_users_outlive_their_stack_and_the_example_is_one(tmp_path: Path) 
             )  # fmt: skip
             out, _ = await done.communicate()
             assert (done.returncode, len(out.strip())) == (0, 16)
+        rendered = (await asyncio.to_thread(ryz, "keys", "broker-config", cwd=tmp_path)).stdout
+        assert 'user: "reports"' in rendered
+        assert word not in rendered
         assert stack.end() == 0
     assert StateDir(tmp_path / ".ryz").read() is None
-    rendered = ryz("bus-users", "render", cwd=tmp_path).stdout
-    assert 'user: "reports"' in rendered
-    assert url.split(":")[2].partition("@")[0] not in rendered
+    with Stack(tmp_path, "--engine", "null", "--groups", "1") as stack:
+        stack.await_ready()
+        url = with_user(stack.state.nats_url, "reports", word)
+        assert (await ask(url, Caller("reports", "reports"))).choices
+        assert stack.end() == 0
 
 
 @pytest.mark.parametrize(
     ("args", "code", "said"),
     [
-        (("add", "gateway"), 4, "every broker of ours has"),
-        (("add", "outside"), 4, "every broker of ours has"),
-        (("add", "a.b"), 2, "letters, digits"),
-        (("add", "ok", "--tenant", "*"), 2, "letters, digits"),
-        (("add", "ok", "--max-priority", "11"), 2, "less than or equal to 10"),
-        (("remove", "nobody"), 3, "no user nobody"),
+        (("keys", "create", "--bus-user", "a.b"), 2, "letters, digits"),
+        (("keys", "create", "--bus-user", "ok", "--max-priority", "11"), 2, "less than or equal to 10"),
+        (("keys", "create", "--max-rps", "2"), 2, "are of bus users"),
+        (("bus-users", "add", "billing", "--tenant", "acme"), 2, "ryz keys create --bus-user"),
+        (("bus-users", "list", "--json"), 2, "`ryz keys list` now"),
+        (("bus-users", "remove", "billing"), 2, "ryz keys revoke"),
+        (("bus-users", "render"), 2, "ryz keys broker-config"),
     ],
 )
 def test_what_is_refused(tmp_path: Path, args: tuple[str, ...], code: int, said: str) -> None:
-    done = ryz("bus-users", *args, cwd=tmp_path)
-    assert done.returncode == code
-    assert said in " ".join(done.stderr.split())
-    assert (
-        ryz("bus-users", "list", "--json", cwd=tmp_path).stdout == '{\n "object": "list",\n "data": []\n}\n'
-    )
+    done = ryz(*args, cwd=tmp_path)
+    assert (done.returncode, said in " ".join(done.stderr.split())) == (code, True), done.stderr
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:
-    assert ryz("bus-users", "add", "billing", cwd=tmp_path).returncode == 0
-    file = tmp_path / ".ryz" / "bus-users.json"
-    file.write_text(file.read_text().replace("$2a$", "plain"))
-    for args in (
-        ("bus-users", "list"),
-        ("bus-users", "add", "other"),
-        ("up", "--engine", "null", "--port", "0"),
-    ):
-        done = ryz(*args, cwd=tmp_path)
-        assert done.returncode == 1
-        assert "bus-users.json is no file of" in " ".join(done.stderr.split())
+    state = tmp_path / ".ryz"
+    state.mkdir(mode=0o700)
+    (state / ".ryz-state").touch()
+    (state / "bus-users.json").write_text('{"users": [{"name": "billing"}]}')
+    done = ryz("up", "--engine", "null", "--port", "0", cwd=tmp_path)
+    assert done.returncode == 1
+    assert "bus-users.json is no file of" in " ".join(done.stderr.split())

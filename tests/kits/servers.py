@@ -18,10 +18,10 @@ from pathlib import Path
 
 import pytest
 
-from cli.bus_users.hashing import hash_password
 from cli.stack.servers.redis_server import find_redis
 from shared.bus import nats_conf
 from shared.bus.accounts import ACCOUNTS
+from shared.bus.passwords import hash_password
 from shared.redis_accounts import ACCOUNTS as REDIS_ACCOUNTS
 from shared.redis_accounts import acl_file
 from shared.subjects import Caller

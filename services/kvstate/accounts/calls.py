@@ -110,7 +110,7 @@ class AccountCalls:
         async with self._changing:
             table = await self._store.read()
             record = rules.checked(change, table, int(time.time()))
-            closing = rules.closes_api(record, table)
+            closing = rules.rules_before(record, table)
             if closing is not None:
                 await self._write(AccountChange(actor=change.actor, put=closing))
             done = await self._write(change)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec.structs import replace
 
 from services.kvstate.accounts.table import AccountTable
+from shared.bus.accounts import ACCOUNTS
 from shared.errors import AccountNotFound, Conflict, InvalidRequest, RateLimited
 from shared.messages import (
     AccountChange,
@@ -13,6 +14,7 @@ from shared.messages import (
     AccountRules,
     KeyRecord,
     PriceRecord,
+    Scopes,
     StoredAccount,
     TenantRecord,
 )
@@ -53,12 +55,18 @@ def checked(change: AccountChange, table: AccountTable, now_s: int) -> AccountRe
     return record
 
 
-def closes_api(record: AccountRecord | None, table: AccountTable) -> AccountRules | None:
-    """The rules to store before a record: the first key that is no admin's closes the API."""
+def rules_before(record: AccountRecord | None, table: AccountTable) -> AccountRules | None:
+    """The rules to store before a record; None: they stay as they are.
+
+    The first key that is no admin's closes the API, and the first bus user closes routers to users without
+    a record.
+    """
     if not isinstance(record, KeyRecord) or record.scopes.admin or table.stored(record.name) is not None:
         return None
     rules = rules_of(table)
-    if rules.keys_required or any(not key.scopes.admin for key in table.all_keys()):
+    if record.bus_user is not None:
+        return None if rules.bus_users_listed else replace(rules, bus_users_listed=True)
+    if rules.keys_required or any(_is_for_api(key) for key in table.all_keys()):
         return None
     return replace(rules, keys_required=True)
 
@@ -72,11 +80,13 @@ def rules_of(table: AccountTable) -> AccountRules:
 
 
 def detail_of(record: AccountRecord | None) -> str:
-    """What the audit log says of a record: all but its digest."""
+    """What the audit log says of a record: all but its digest, or the hash of a password."""
     if record is None:
         return ""
     values = msgspec.to_builtins(record)
     values.pop("digest", None)
+    if values.get("bus_user"):
+        values["bus_user"].pop("password_hash", None)
     return msgspec.json.encode(values).decode()[:MAX_DETAIL]
 
 
@@ -140,12 +150,49 @@ def _checked_tenant(
     return replace(record, created_s=found.record.created_s)
 
 
+def _is_for_api(key: KeyRecord) -> bool:
+    """Whether a key is one that requests to the API are made with."""
+    return not key.scopes.admin and key.bus_user is None
+
+
+def _user_of(key: KeyRecord) -> str:
+    return "" if key.bus_user is None else key.bus_user.user
+
+
+def _check_bus_user(record: KeyRecord, table: AccountTable) -> None:
+    user = _user_of(record)
+    if not user:
+        return
+    if user in ACCOUNTS:
+        raise Conflict(
+            f"{user} is a user that every broker of ours has: choose another name", reason="account_exists"
+        )
+    if record.scopes != Scopes():
+        raise InvalidRequest(
+            "models, APIs, `read_only` and `admin` are of keys: a bus user may do what its tenant may"
+            " on the bus",
+            param="scopes",
+        )
+    if any(key.key_id != record.key_id and _user_of(key) == user for key in table.all_keys()):
+        raise Conflict(
+            f"there is a bus user {user} already: `ryz keys revoke {user}` removes it",
+            reason="account_exists",
+        )
+
+
 def _checked_key(
     record: KeyRecord, found: StoredAccount | None, table: AccountTable, now_s: int
 ) -> KeyRecord:
+    _check_bus_user(record, table)
     if found is not None:
         assert isinstance(found.record, KeyRecord)
-        if (record.tenant, record.digest) != (found.record.tenant, found.record.digest):
+        if _user_of(record) != _user_of(found.record):
+            raise InvalidRequest(
+                f"{_shown(record.name)} stays what it is, a key or that bus user: make another one",
+                param="put",
+            )
+        same = record.bus_user is not None or record.digest == found.record.digest
+        if record.tenant != found.record.tenant or not same:
             raise InvalidRequest(
                 f"{_shown(record.name)} keeps its tenant and its text: make another one", param="put"
             )

@@ -12,10 +12,11 @@ from shared.messages.base import DEFAULT_TENANT
 from shared.subjects import Caller
 
 
-def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> GenerateRequest:
+def confine(request: GenerateRequest, caller: Caller, max_priority: int, key_id: str = "") -> GenerateRequest:
     """The request without what the caller may not set.
 
-    Its tenant is the caller's and its priority at most `max_priority`. `kv` (for measurements), `note` (for
+    Its tenant is the caller's, its priority at most `max_priority`, and its key the caller's record. `kv`
+    (for measurements), `note` (for
     callers that attach, which none outside may), `crashes` (a suspect is computed alone, which costs
     the others steps), `party` and `weight` (a user that names many, or a large one, would get the share of
     many) and `lost_group` are dropped.
@@ -39,6 +40,7 @@ def confine(request: GenerateRequest, caller: Caller, max_priority: int) -> Gene
         party="",
         weight=1.0,
         lost_group="",
+        key_id=key_id,
     )
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import msgspec
 
 from shared.messages.base import DEFAULT_TENANT, SMALL, TENANT_OR_NONE, ModelName, Tenant, Wire
+from shared.messages.tenants.bus_users import BusUserTerms
 
 KeyId = Annotated[
     str,
@@ -112,13 +113,14 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
 
 
 class KeyRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="key"):
-    """An API key.
+    """An API key, or a bus user.
 
     Attributes:
-        digest: SHA-256 of the key, which has 256 random bits.
+        digest: SHA-256 of the key, which has 256 random bits; of a bus user, of the hash of its password.
         label: A name for people.
         limits: Of this key, within those of its tenant.
         expires_s: Seconds since 1970; 0: never.
+        bus_user: The user of the broker that it is; None: it is a key.
     """
 
     key_id: KeyId
@@ -129,6 +131,7 @@ class KeyRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="key"):
     limits: Limits = Limits()
     created_s: int = 0
     expires_s: Annotated[int, msgspec.Meta(ge=0)] = 0
+    bus_user: BusUserTerms | None = None
 
     @property
     def name(self) -> str:
@@ -160,10 +163,13 @@ class AccountRules(Wire, frozen=True, kw_only=True, tag_field="type", tag="rules
     Attributes:
         keys_required: Requests without a key are refused. Set with the first key that is no admin's, and
             kept when all keys are gone.
+        bus_users_listed: Bus users without a record are refused, but for `outside`. Set with the first record
+            of one, and kept when all are gone.
         currency: The word beside prices.
     """
 
     keys_required: bool = False
+    bus_users_listed: bool = False
     currency: Annotated[str, msgspec.Meta(max_length=8)] = ""
 
     @property

@@ -150,7 +150,9 @@ def test_batches_of_another_tenant_fail_line_by_line(stack: Stack) -> None:
 async def test_services_outside_are_of_a_tenant_too(stack: Stack) -> None:
     urls = dict[str, str]()
     for name, tenant in (("friend", "guest"), ("stranger", "theirs")):
-        done = await asyncio.to_thread(ryz, "bus-users", "add", name, "--tenant", tenant, cwd=stack.folder)
+        await asyncio.to_thread(ryz, "tenants", "create", tenant, cwd=stack.folder)
+        make = ("keys", "create", "--bus-user", name, "--tenant", tenant)
+        done = await asyncio.to_thread(ryz, *make, cwd=stack.folder)
         assert done.returncode == 0, done.stderr
         urls[name] = dict(line.split("=", 1) for line in done.stdout.split())["RYZ_NATS_URL"]
     assert set(await _tried(urls["friend"], Caller("guest", "friend"))) == {

@@ -62,7 +62,7 @@ def test_a_strangers_link_leads_no_command_to_the_operators_files(folder: Path) 
         path.chmod(0o755)
     (folder / ".ryz").symlink_to(project)
     os.chown(folder / ".ryz", 48_213, 48_213, follow_symlinks=False)
-    for command in (["up", "--engine", "null", "--port", "0", "--detach"], ["down"], ["bus-users", "list"]):
+    for command in (["up", "--engine", "null", "--port", "0", "--detach"], ["down"], ["keys", "list"]):
         done = ryz(*command, cwd=folder)
         assert done.returncode != 0
         assert "is a link that another user made" in done.stderr

@@ -11,6 +11,7 @@ from shared.errors import AccountNotFound, Conflict, InvalidRequest, RateLimited
 from shared.messages import (
     AccountChange,
     AccountRules,
+    BusUserTerms,
     KeyRecord,
     PriceRecord,
     Scopes,
@@ -110,15 +111,15 @@ def test_there_may_be_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_first_key_that_is_no_admins_closes_the_api() -> None:
-    assert rules.closes_api(KEY, table(ACME, ADMIN)) == AccountRules(keys_required=True)
-    assert rules.closes_api(KEY, table(AccountRules(currency="EUR"))) == AccountRules(
+    assert rules.rules_before(KEY, table(ACME, ADMIN)) == AccountRules(keys_required=True)
+    assert rules.rules_before(KEY, table(AccountRules(currency="EUR"))) == AccountRules(
         keys_required=True, currency="EUR"
     )
-    assert rules.closes_api(ADMIN, table()) is None
-    assert rules.closes_api(ACME, table()) is None
-    assert rules.closes_api(KEY, table(AccountRules(keys_required=True))) is None
+    assert rules.rules_before(ADMIN, table()) is None
+    assert rules.rules_before(ACME, table()) is None
+    assert rules.rules_before(KEY, table(AccountRules(keys_required=True))) is None
     other = replace(KEY, key_id="a" * 12)
-    assert rules.closes_api(other, table(KEY, AccountRules())) is None, "it was opened again"
+    assert rules.rules_before(other, table(KEY, AccountRules())) is None, "it was opened again"
 
 
 def test_the_audit_log_has_no_digests() -> None:
@@ -128,3 +129,49 @@ def test_the_audit_log_has_no_digests() -> None:
     assert rules.detail_of(None) == ""
     assert len(rules.detail_of(replace(KEY, scopes=Scopes(models=["m" * 100] * 256)))) == rules.MAX_DETAIL
     assert [rules.tenant_of(one) for one in (ACME, KEY, AccountRules(), None)] == ["acme", "acme", "", ""]
+
+
+USER = KeyRecord(
+    key_id="abcdefabcdef",
+    tenant="acme",
+    digest=bytes(32),
+    bus_user=BusUserTerms(user="billing", password_hash="$2a$05$" + "a" * 53),
+)
+
+
+def test_the_first_bus_user_closes_routers_to_those_without_a_record_and_not_the_api() -> None:
+    assert rules.rules_before(USER, table(ACME)) == AccountRules(bus_users_listed=True)
+    assert rules.rules_before(USER, table(ACME, AccountRules(bus_users_listed=True))) is None
+    assert rules.rules_before(KEY, table(ACME, USER)) == AccountRules(keys_required=True)
+
+
+def test_bus_users_have_names_of_their_own() -> None:
+    assert rules.checked(put(USER), table(ACME), 1) == replace(USER, created_s=1)
+    other = replace(USER, key_id="bbbbbbbbbbbb")
+    with pytest.raises(Conflict, match="ryz keys revoke billing") as refused:
+        rules.checked(put(other), table(ACME, USER), 1)
+    assert refused.value.data["reason"] == "account_exists"
+    assert USER.bus_user is not None
+    with pytest.raises(Conflict, match="every broker of ours has"):
+        rules.checked(put(replace(USER, bus_user=replace(USER.bus_user, user="gateway"))), table(ACME), 1)
+    with pytest.raises(AccountNotFound, match="ryz tenants create acme"):
+        rules.checked(put(USER), table(), 1)
+
+
+def test_a_bus_user_gets_another_password_and_stays_what_it_is() -> None:
+    assert USER.bus_user is not None
+    known = table(ACME, USER)
+    rotated = replace(USER, digest=bytes(range(32)))
+    assert rules.checked(put(rotated), known, 1) == rotated
+    for changed in (replace(USER, bus_user=None), replace(USER, bus_user=replace(USER.bus_user, user="b"))):
+        with pytest.raises(InvalidRequest, match="stays what it is"):
+            rules.checked(put(changed), known, 1)
+    with pytest.raises(InvalidRequest, match="keeps its tenant"):
+        rules.checked(put(replace(USER, tenant="default")), known, 1)
+    with pytest.raises(InvalidRequest, match="are of keys"):
+        rules.checked(put(replace(USER, scopes=Scopes(read_only=True))), known, 1)
+
+
+def test_the_audit_log_has_no_hash_of_a_password() -> None:
+    assert "$2a$" not in rules.detail_of(USER)
+    assert "billing" in rules.detail_of(USER)

@@ -35,7 +35,7 @@ SUBJECT = "ryz.v1.tenant.t.u.generate.demo"
 class World:
     """A router without groups, with a fixed clock. It records the router's answers."""
 
-    def __init__(self, bus: MemoryBus, **settings: Any) -> None:
+    def __init__(self, bus: MemoryBus, *, accounts_read: bool = True, **settings: Any) -> None:
         self.registry = CollectorRegistry()
         self.answers: list[Message] = []
         made = RouterSettings.model_validate(settings)
@@ -50,6 +50,8 @@ class World:
             lambda: 100.0,
             lambda _: 0.0,
         )
+        if accounts_read:
+            self.context.state.accounts.replace_all([], 0)
         self.bus = bus
         self.outside = MemoryBus(bus.broker)
         self.leases = LimitLeases(bus, self.context.state.accounts, "r")
@@ -58,10 +60,10 @@ class World:
         )
 
     async def start(self) -> "World":
-        await self.bus.subscribe("_INBOX.u.>", self._hear)
+        await self.bus.subscribe("_INBOX.u.>", self.hear)
         return self
 
-    async def _hear(self, message: Message) -> None:
+    async def hear(self, message: Message) -> None:
         self.answers.append(message)
 
     async def ask(self, number: int, data: bytes, subject: str = SUBJECT) -> None:

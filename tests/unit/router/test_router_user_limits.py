@@ -1,57 +1,96 @@
-"""Limits of outside users: request rate, priority, and the file that holds them."""
+"""What a bus user may do by its record: its limits, and whether it may do anything."""
 
-from pathlib import Path
+import time
+from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from services.router.outside.gate import UserLimits, UserLimitsFile
-from shared.bus.users import BusUser, BusUsers, as_text, read_users
-from shared.errors import InvalidRequest
+from shared.messages import (
+    AccountChanged,
+    AccountRecord,
+    AccountRules,
+    BusUserTerms,
+    KeyRecord,
+    Limits,
+    StoredAccount,
+    TenantRecord,
+)
+from tests.kits.memory_bus import MemoryBus
+from tests.unit.router.test_router_outside_gate import SUBJECT, World, packed
 
 HASH = "$2a$05$" + "a" * 53
-DEFAULT = UserLimits(100.0, 0)
+TERMS = BusUserTerms(user="u", password_hash=HASH, max_rps=2.0)
+USER = KeyRecord(key_id="0123456789ab", tenant="t", digest=bytes(32), bus_user=TERMS)
+LISTED = AccountRules(bus_users_listed=True)
+ASKED = packed(reply_to="_INBOX.u.f")
 
 
-def write(path: Path, *users: BusUser) -> None:
-    path.write_text(as_text(BusUsers(list(users))))
+def hold(world: World, *records: AccountRecord) -> None:
+    stored = [StoredAccount(record=one, revision=number) for number, one in enumerate(records, 1)]
+    world.context.state.accounts.replace_all(stored, len(stored))
 
 
-def test_own_limits_come_from_the_file_and_change_with_it(tmp_path: Path) -> None:
-    file = tmp_path / "users.json"
-    limits = UserLimitsFile(str(file), DEFAULT)
-    assert limits.of("a", 0.0) == DEFAULT, "there is no file yet"
-    write(file, BusUser("a", "t", HASH, 5.0, 3), BusUser("b", "t", HASH, max_priority=-1))
-    assert limits.of("a", 0.5) == DEFAULT, "it is looked at once a second"
-    assert limits.of("a", 1.0) == (5.0, 3)
-    assert limits.of("b", 1.0) == (100.0, -1)
-    assert limits.of("outside", 1.0) == DEFAULT
-    file.write_text("{")
-    assert limits.of("a", 2.0) == (5.0, 3), "a damaged file changes nothing"
-    file.unlink()
-    assert limits.of("a", 3.0) == DEFAULT
-    assert UserLimitsFile("", DEFAULT).of("a", 0.0) == DEFAULT
+async def test_the_rate_is_that_of_the_record(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus).start()
+    hold(world, USER, LISTED)
+    await world.ask(10, ASKED)
+    assert world.reasons().count("user_rate") == 10 - 4, "two seconds' worth"
+
+
+async def test_limits_of_a_record_are_within_those_of_its_tenant(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus).start()
+    limited = replace(USER, limits=Limits(requests_per_minute=7), bus_user=replace(TERMS, max_rps=None))
+    hold(world, limited, LISTED)
+    party = world.leases.party("t", USER.key_id)
+    assert [lease.pool.limit for lease in party.leases] == [7]
+    world.leases.is_local = True  # without a store the limit is counted here
+    for lease in party.leases:
+        lease.take_local(time.monotonic(), time.time_ns() // 1_000_000, 1)
+    await world.ask(9, ASKED)
+    assert world.reasons().count("key_requests_per_minute") == 2
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("records", "reason"),
     [
-        "", "[]", '{"users": [{}]}', '{"user": []}',
-        as_text(BusUsers([BusUser("a", "t", HASH), BusUser("a", "u", HASH)])),
-        as_text(BusUsers([BusUser("gateway", "t", HASH)])),
-        as_text(BusUsers([BusUser("a", "t", HASH)])).replace('"t"', '"t.*"'),
-        as_text(BusUsers([BusUser("a", "t", HASH)])).replace("$2a$05$", '\\" } evil'),
+        ((replace(USER, bus_user=replace(TERMS, suspended=True)), LISTED), "user_suspended"),
+        ((replace(USER, expires_s=1), LISTED), "user_expired"),
+        ((replace(USER, tenant="other"), LISTED), "user_tenant"),
+        ((LISTED,), "user_unknown"),
+        ((USER, LISTED, TenantRecord(tenant="t", suspended=True)), "tenant_suspended"),
+        ((TenantRecord(tenant="t", suspended=True),), "tenant_suspended"),
     ],
-)  # fmt: skip
-def test_a_file_that_is_none_is_refused(tmp_path: Path, text: str) -> None:
-    """Its content goes into the broker's configuration, so only names and hashes are allowed."""
-    file = tmp_path / "users.json"
-    file.write_text(text)
-    with pytest.raises(InvalidRequest, match="no file of"):
-        read_users(file)
+)
+async def test_who_is_refused(memory_bus: MemoryBus, records: Any, reason: str) -> None:
+    world = await World(memory_bus).start()
+    hold(world, *records)
+    await world.ask(1, ASKED)
+    assert world.reasons() == [reason]
+    hold(world, USER, LISTED)
+    await world.ask(1, ASKED)
+    assert world.reasons()[1:] == ["no_group"]
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
-    users = BusUsers([BusUser("a", "t", HASH, 5.0, 3), BusUser("b", "b", HASH)])
-    (tmp_path / "f").write_text(as_text(users))
-    assert read_users(tmp_path / "f") == users
-    assert read_users(tmp_path / "none") == BusUsers()
+async def test_a_revoked_user_is_refused_at_once(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus).start()
+    hold(world, USER, LISTED)
+    gone = AccountChanged(before=2, version=3, removed=USER.name)
+    world.context.state.accounts.apply(gone)
+    await world.ask(1, ASKED)
+    assert world.reasons() == ["user_unknown"]
+
+
+async def test_users_of_a_broker_without_records_are_let_in(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus).start()
+    await world.ask(1, ASKED)
+    assert world.reasons() == ["no_group"]
+
+
+async def test_nobody_but_outside_is_let_in_before_the_records_were_read(memory_bus: MemoryBus) -> None:
+    world = await World(memory_bus, accounts_read=False).start()
+    await world.ask(1, ASKED)
+    assert world.reasons() == ["accounts_away"]
+    await world.outside.subscribe("_INBOX.outside.>", world.hear)
+    await world.ask(1, packed(reply_to="_INBOX.outside.f"), SUBJECT.replace(".t.u.", ".outside.outside."))
+    assert world.reasons()[1:] == ["no_group"]

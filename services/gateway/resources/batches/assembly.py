@@ -127,7 +127,7 @@ async def run_batches(
         lambda: runner.running,
         lambda: sum(not record.ended for record in records.values()),
     )
-    owners, calls = BatchOwners(bus, parts, runner), BatchCalls(bus, batches)
+    owners, calls = BatchOwners(bus, parts, runner), BatchCalls(bus, batches, call.accounts)
     for stop in (owners.stop, calls.stop):
         stack.push_async_callback(stop)
         service.on_drain(stop)

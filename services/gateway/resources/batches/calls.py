@@ -1,5 +1,6 @@
 """NATS endpoints for files and batches, with the same `BatchService` and `TenantFiles` as the HTTP routes."""
 
+import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -12,6 +13,8 @@ from services.gateway.resources.batches.service import BatchRequest, BatchServic
 from services.gateway.resources.files.store import StoredFile
 from services.gateway.resources.files.tenants import NewFile
 from shared import subjects
+from shared.accounts.bus_users import check_bus_user
+from shared.accounts.register import AccountRegister
 from shared.bus import Bus, Message, Subscription
 from shared.bus.endpoint import Answer, Endpoint
 from shared.bus.subject import can_answer
@@ -45,10 +48,12 @@ class BatchCalls:
     Args:
         bus: The connection.
         batches: Creates and changes batches, and has their files.
+        accounts: Has the bus users.
     """
 
-    def __init__(self, bus: Bus, batches: BatchService) -> None:
+    def __init__(self, bus: Bus, batches: BatchService, accounts: AccountRegister) -> None:
         self._bus = bus
+        self._accounts = accounts
         self._files = batches.parts.files
         self._batches = batches
         self._subscriptions: list[Subscription] = []
@@ -61,7 +66,7 @@ class BatchCalls:
             ("batches.create", BatchCreate, self._create),
             ("batches.query", BatchQuery, self._query_batches),
         )
-        self._handlers = {name: endpoint.handler(kind, answer) for name, kind, answer in kinds}
+        self._handlers = {name: endpoint.handler(kind, self._checked(answer)) for name, kind, answer in kinds}
 
     async def start(self) -> None:
         """Subscribes."""
@@ -89,6 +94,17 @@ class BatchCalls:
         handler = self._handlers.get(".".join(message.subject.split(".")[-2:]))
         if handler is not None:  # other names are of a newer version
             await handler(message)
+
+    def _checked(self, answer: Answer[Any]) -> Answer[Any]:
+        """Returns an answer that bus users get only while they may do anything."""
+
+        async def answer_allowed(query: Any, message: Message) -> Wire | None:
+            caller = caller_of(message.subject)
+            if caller is not None:
+                check_bus_user(self._accounts, caller, time.time())
+            return await answer(query, message)
+
+        return answer_allowed
 
     async def _put(self, put: FilePut, message: Message) -> Wire:
         async def parts() -> AsyncIterator[bytes]:

@@ -22,6 +22,7 @@ from services.gateway.resources.batches.group_loads import GroupLoads, free_room
 from services.gateway.resources.batches.input_lines import read_line
 from services.gateway.resources.batches.record import BatchRecord, answered, not_answered
 from services.gateway.resources.batches.streams import BatchParts, WaitingLine
+from shared.accounts.register import AccountRegister
 from shared.errors import RyzError
 
 LATER = frozenset({429, 503})  # the request waits for room, a group or a store
@@ -57,6 +58,11 @@ class LineCall:
         self._identities = identities
         self._max_bytes = max_bytes
         self._timeout_s = timeout_s
+
+    @property
+    def accounts(self) -> AccountRegister:
+        """Tenants and keys, as far as they are known."""
+        return self._identities.register
 
     async def run(self, record: BatchRecord, line: WaitingLine) -> LineEnd:
         """Runs a request to its end, however long it has to wait for room."""

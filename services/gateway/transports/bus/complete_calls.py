@@ -20,6 +20,8 @@ from services.gateway.admission.request_headers import CALL_HEADERS
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.settings import GatewaySettings
 from shared import subjects
+from shared.accounts.bus_users import check_bus_user
+from shared.accounts.register import AccountRegister
 from shared.bus import Bus, Message, Subscription
 from shared.bus.subject import can_answer
 from shared.errors import TABLE, DeadlineExceeded, Internal, InvalidRequest, RequestTooLarge, RyzError
@@ -61,6 +63,7 @@ class CompleteCalls:
         direct: Runs them.
         settings: Time limits, and how many calls may run at once.
         levels: Count the calls that are refused here; the routes count all others.
+        accounts: Has the bus users.
     """
 
     def __init__(
@@ -69,10 +72,12 @@ class CompleteCalls:
         direct: DirectCalls,
         settings: GatewaySettings,
         levels: ServiceLevels,
+        accounts: AccountRegister,
     ) -> None:
         self._bus = bus
         self._direct = direct
         self._levels = levels
+        self._accounts = accounts
         self._settings = settings
         self._subscriptions: list[Subscription] = []
         # one service outside may not take all places, and its calls are counted before they are read
@@ -109,6 +114,8 @@ class CompleteCalls:
                 self._rates.take_units(user, time.monotonic())
                 self._slots.take_units(user, 1)
                 slots = 1
+            if caller is not None:
+                check_bus_user(self._accounts, caller, time.time())
             path, body = translate_call(message)
             given = call_headers(message)
             timeout_s, asked = self._take_limit(message, given), True

@@ -57,7 +57,7 @@ function drawKeys(keys) {
     const revoke = element("button", { className: "quiet", type: "button", textContent: "Revoke", ariaLabel: `Revoke ${key.prefix}` });
     revoke.addEventListener("click", () => ask(key));
     const row = element("tr", {}, element("td", {}, element("code", { textContent: `${key.prefix}…` })), cell(key.tenant), cell(key.label || "–"),
-      cell(may(key.scopes)), cell(limitsIn(key.limits)), cell(key.expires_s ? `${over ? "since " : ""}${new Date(1000 * key.expires_s).toLocaleString()}` : "never"), element("td", {}, revoke));
+      cell(key.bus_user ? `the bus, as ${key.bus_user.name}` : may(key.scopes)), cell(limitsIn(key.limits)), cell(key.expires_s ? `${over ? "since " : ""}${new Date(1000 * key.expires_s).toLocaleString()}` : "never"), element("td", {}, revoke));
     if (over) row.dataset.state = "expired";
     return row;
   }));

@@ -6,7 +6,8 @@ from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
 
 from shared.accounts.forms import limits_of, with_prices
-from shared.messages import KeyRecord, Limits, PriceRecord, Scopes, TenantRecord
+from shared.errors import InvalidRequest
+from shared.messages import BusUserTerms, KeyRecord, Limits, PriceRecord, Scopes, TenantRecord
 from shared.messages.base import DEFAULT_TENANT
 from shared.messages.tenants.accounts import Api
 
@@ -81,17 +82,39 @@ class NewScopesBody(ScopesBody):
     admin: bool = Field(default=False, description="It manages models, tenants and keys.")
 
 
+class BusUserBody(_Body):
+    """What is changed of a bus user, beside what keys have."""
+
+    max_rps: float | None = Field(default=None, ge=0, le=1e6, description="Requests a second; 0: no limit.")
+    max_priority: int | None = Field(default=None, ge=-10, le=10)
+    suspended: bool | None = None
+
+
+class NewBusUserBody(BusUserBody):
+    """A new bus user."""
+
+    name: str = Field(pattern=_TENANT, description="Its name at the broker.")
+
+
 class KeyBody(_Body):
-    """What is changed of a key."""
+    """What is changed of a key, or of a bus user."""
 
     label: str | None = Field(default=None, max_length=64)
     scopes: ScopesBody | None = None
     limits: LimitsBody | None = None
     expires_s: int | None = Field(default=None, ge=0, description="Seconds since 1970; 0: never.")
+    bus_user: BusUserBody | None = None
 
     def applied_to(self, record: KeyRecord) -> KeyRecord:
         """The record with what was given."""
-        return _applied(record, self.model_dump(exclude_none=True))
+        given = self.model_dump(exclude_none=True)
+        terms = given.pop("bus_user", None)
+        if terms is not None:
+            if record.bus_user is None:
+                raise InvalidRequest(f"the key {record.key_id} is no bus user", param="bus_user")
+            terms.pop("name", None)
+            given["bus_user"] = replace(record.bus_user, **terms)
+        return _applied(record, given)
 
 
 class NewKeyBody(KeyBody):
@@ -99,10 +122,14 @@ class NewKeyBody(KeyBody):
 
     tenant: str = Field(default=DEFAULT_TENANT, pattern=_TENANT)
     scopes: NewScopesBody | None = None
+    bus_user: NewBusUserBody | None = Field(default=None, description="It is to be a bus user, and no key.")
 
     def record(self) -> KeyRecord:
         """The record, whose id and digest are still to be drawn."""
-        return self.applied_to(KeyRecord(key_id=_NO_ID, digest=bytes(32)))
+        user = None
+        if self.bus_user is not None:
+            user = BusUserTerms(user=self.bus_user.name, password_hash="")
+        return self.applied_to(KeyRecord(key_id=_NO_ID, digest=bytes(32), bus_user=user))
 
 
 class KeysRuleBody(_Body):
@@ -114,7 +141,9 @@ class KeysRuleBody(_Body):
 class RotateBody(_Body):
     """For how long an old key is valid beside its successor."""
 
-    overlap_s: int = Field(default=3600, ge=0, le=MAX_OVERLAP_S, description="0: it ends at once.")
+    overlap_s: int | None = Field(
+        default=None, ge=0, le=MAX_OVERLAP_S, description="0: it ends at once. An hour, and 0 for a bus user."
+    )
 
 
 class PriceBody(_Body):

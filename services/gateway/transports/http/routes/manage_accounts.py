@@ -31,6 +31,7 @@ from shared.accounts.forms import (
     entry_form,
     key_form,
     keys_form,
+    made_form,
     price_form,
     prices_form,
     tenant_form,
@@ -123,16 +124,14 @@ class AccountRoutes:
             return 201, _made(await client.rotate_key(key_id, overlap_s))
         if method == "PATCH":
             change = await take_model(exchange, KeyBody)
-            register = await client.read()
-            record = _found(register.key(key_id), f"key {key_id[:64]}")
-            expected = _revision(register, record)
+            record, expected = await client.find_key(key_id)
             return 200, _key((await client.put(change.applied_to(record), expected=expected)).record)
         exchange.admit()
+        record, _ = await client.find_key(key_id)
         if method == "DELETE":
-            name = KeyRecord(key_id=key_id, digest=bytes(32)).name
-            await client.remove(name, end_streams=flag(exchange, "end_streams"))
-            return 200, {"id": key_id, "revoked": True}
-        return 200, key_form(_found((await client.read()).key(key_id), f"key {key_id[:64]}"))
+            await client.remove(record.name, end_streams=flag(exchange, "end_streams"))
+            return 200, {"id": record.key_id, "revoked": True}
+        return 200, key_form(record)
 
     async def _prices(self, exchange: HttpExchange, client: AccountsClient, model: str) -> Answer:
         method = exchange.scope["method"]
@@ -183,13 +182,13 @@ def add_manage_accounts(app: FastAPI, context: GatewayContext, operators: Operat
         """All keys, or those of a tenant; of each the part that may be shown."""
 
     async def create_key() -> None:
-        """Makes a key; the answer has it, and nothing else ever has."""
+        """Makes a key or a bus user; the answer has its text or password, and nothing else ever has."""
 
     async def require_keys() -> None:
         """Closes the API to requests without a key, or opens it again."""
 
     async def show_key(key: str) -> None:
-        """A key, by its id."""
+        """A key by its id, or a bus user by its name."""
 
     async def change_key(key: str) -> None:
         """Changes what a key may be used for; what is not given stays as it is."""
@@ -198,7 +197,10 @@ def add_manage_accounts(app: FastAPI, context: GatewayContext, operators: Operat
         """Ends a key at once, everywhere; with `end_streams` also its answers under way."""
 
     async def rotate_key(key: str) -> None:
-        """Makes another key with the same scopes and limits; the old one ends after the overlap."""
+        """Makes another key with the same scopes and limits; the old one ends after the overlap.
+
+        A bus user gets another password, and the old one ends at once.
+        """
 
     async def list_prices() -> None:
         """The prices of models."""
@@ -272,7 +274,7 @@ def _key(record: object) -> Form:
 
 
 def _made(made: MadeKey) -> Form:
-    return key_form(made.record) | {"key": made.text, "closed_api": made.closed_api}
+    return made_form(made.record, made.text, closed_api=made.closed_api)
 
 
 def _found(record: T | None, what: str) -> T:
@@ -281,6 +283,6 @@ def _found(record: T | None, what: str) -> T:
     return record
 
 
-def _revision(register: AccountRegister, record: TenantRecord | KeyRecord) -> int:
+def _revision(register: AccountRegister, record: TenantRecord) -> int:
     stored = register.stored(record.name)
     return 0 if stored is None else stored.revision

@@ -1,4 +1,4 @@
-"""Passwords of bus users as the broker compares them: bcrypt, so that no file has a password.
+"""Passwords of bus users, as the broker compares them: bcrypt, so that no file has a password.
 
 The broker hashes at every attempt to connect. A password is 128 random bits and needs no slow hash; an
 expensive one would let wrong passwords keep the broker busy.
