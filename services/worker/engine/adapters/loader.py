@@ -100,4 +100,4 @@ class AdapterLoader:
                 f"{adapter.fingerprint}, not {order.fingerprint}); register it again"
             )
         ranks = compute.collectives
-        return compute.prepare_adapter(own_share(adapter, base.config, ranks.rank, ranks.world))
+        return compute.prepare_adapter(own_share(adapter, base, ranks.rank, ranks.world))
