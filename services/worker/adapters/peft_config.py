@@ -32,7 +32,7 @@ _WITHOUT_EFFECT = {
 }
 _READ = {"r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "bias"}
 _REFUSED = {
-    "modules_to_save": "whole modules are not served; train without modules_to_save",
+    "modules_to_save": "whole modules are not served, the head neither; make them targets instead",
     "lora_bias": "biases of adapters are not served; train with lora_bias=false",
     "target_parameters": "adapters of parameters, such as experts, are not served; target linear modules",
     "trainable_token_indices": "trained embeddings are not served; train without trainable_token_indices",

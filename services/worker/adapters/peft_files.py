@@ -25,7 +25,7 @@ _OF_BASE = re.compile(r"base_model\.model\.(.+?)(?:\.base_layer)?\.weight")
 _KNOWN = (
     ("lora_embedding_", "adapters of embeddings are not served; train without the embedding as a target"),
     ("lora_B.bias", "biases of adapters are not served; train with lora_bias=false"),
-    ("modules_to_save", "whole modules are not served; train without modules_to_save"),
+    ("modules_to_save", "whole modules are not served, the head neither; make them targets instead"),
 )
 _PARTNER = {True: ".lora_A.weight", False: ".lora_B.weight"}
 
