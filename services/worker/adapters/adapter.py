@@ -29,10 +29,14 @@ _LARGEST = float(np.finfo(np.float32).max)
 
 
 class Matrices(NamedTuple):
-    """What is added to a matrix: `up @ down`, both fp32, with the scale in `up`."""
+    """What is added to a matrix: `up @ down`, both fp32, with the scale in `up`.
+
+    With a `magnitude` each row of the sum is then scaled to this norm (DoRA; Liu et al., arXiv 2402.09353).
+    """
 
     down: Floats  # [r, inputs]
     up: Floats  # [outputs, r]
+    magnitude: Floats | None = None  # [outputs]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,11 @@ class Adapter:
     fingerprint: str
     matrices: Mapping[tuple[int, str], Matrices]
 
+    @property
+    def has_magnitudes(self) -> bool:
+        """Whether rows are scaled to norms of their own (DoRA)."""
+        return any(one.magnitude is not None for one in self.matrices.values())
+
     def describe(self, ranks: int = 1) -> AdapterDescription:
         """What a leader wants to know, of a group with so many ranks."""
         modules = sorted({module for _, module in self.matrices})
@@ -54,6 +63,8 @@ class Adapter:
             # each rank has the whole of the matrix that is not cut
             cut, whole = (pair.down, pair.up) if module in ROW_PARALLEL else (pair.up, pair.down)
             values += cut.size + ranks * whole.size
+            if pair.magnitude is not None:
+                values += pair.magnitude.size * (ranks if module in ROW_PARALLEL else 1)
         largest = max(len(pair.down) for pair in self.matrices.values())
         return AdapterDescription(self.fingerprint, largest, 4 * values, tuple(modules))
 
@@ -78,9 +89,16 @@ def _read_all(source: Path, base: BaseModel, values: "_Values") -> Adapter:
         (down, largest_down), (up, largest_up) = values.read(pair.down), values.read(pair.up)
         _require_bounded(source, pair, largest_down * largest_up)
         up = up * np.float32(pair.scale)
+        magnitude = None
+        if pair.magnitude is not None:
+            magnitude, largest = values.read(pair.magnitude)
+            _require_bounded_norm(source, pair, largest)
         for target in targets:
             rows = up if target.rows is None else np.ascontiguousarray(up[target.rows])
-            matrices[target.layer, target.module] = Matrices(down, rows)
+            norms = magnitude
+            if norms is not None and target.rows is not None:
+                norms = norms[target.rows]
+            matrices[target.layer, target.module] = Matrices(down, rows, norms)
     return Adapter(values.fingerprint, matrices)
 
 
@@ -180,4 +198,13 @@ def _require_bounded(source: Path, pair: StoredPair, bound: float) -> None:
         raise AdapterError(
             f"{source}: what module {pair.module} adds is beyond fp32 (scale {pair.scale:g}); check its "
             "alpha, or train it again"
+        )
+
+
+def _require_bounded_norm(source: Path, pair: StoredPair, largest: float) -> None:
+    """Refuses a magnitude with which outputs are not finite for inputs of ordinary size."""
+    if largest * pair.down.stored.shape[1] > _LARGEST:
+        raise AdapterError(
+            f"{source}: the magnitude of module {pair.module} is {largest:g}, with which outputs are beyond "
+            "fp32; train it again"
         )

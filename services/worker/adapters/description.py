@@ -12,9 +12,9 @@ class AdapterDescription:
     """An adapter whose files were read and fit their base.
 
     Attributes:
-        fingerprint: 32 hexadecimal digits for its matrices and scales.
+        fingerprint: 32 hexadecimal digits for its matrices, scales and magnitudes.
         rank: The largest of its ranks.
-        num_bytes: Memory of both matrices of all its targets, fp32, on all ranks of a group together.
+        num_bytes: Memory of all that it changes in its targets, fp32, on all ranks of a group together.
         targets: Canonical modules of the base that it changes, sorted.
     """
 

@@ -30,10 +30,9 @@ _WITHOUT_EFFECT = {
     "qalora_group_size",
     *("revision", "runtime_config", "target_modules", "task_type", "ensure_weight_tying"),
 }
-_READ = {"r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "bias"}
+_READ = {"r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "bias"}
 _REFUSED = {
-    "use_dora": "DoRA is not served; train with use_dora=false",
-    "modules_to_save": "whole modules are not served; train without modules_to_save",
+    "modules_to_save": "whole modules are not served, the head neither; make them targets instead",
     "lora_bias": "biases of adapters are not served; train with lora_bias=false",
     "target_parameters": "adapters of parameters, such as experts, are not served; target linear modules",
     "trainable_token_indices": "trained embeddings are not served; train without trainable_token_indices",
@@ -52,6 +51,7 @@ class PeftConfig:
         ranks: By pattern of a module's name; others have `rank`.
         alphas: The same of `alpha`.
         root_scaled: The scale is alpha / sqrt(rank), not alpha / rank (rsLoRA; Kalajdzievski, 2023).
+        has_magnitudes: Each pair has a magnitude (DoRA; Liu et al., arXiv 2402.09353).
     """
 
     path: Path
@@ -60,6 +60,7 @@ class PeftConfig:
     ranks: dict[str, int]
     alphas: dict[str, float]
     root_scaled: bool
+    has_magnitudes: bool
 
     def rank_of(self, module: str) -> int:
         """The rank of a module."""
@@ -100,6 +101,7 @@ def read_peft_config(path: Path) -> PeftConfig:
         {key: fields.rank(f"rank_pattern.{key}", value) for key, value in fields.patterns("rank_pattern")},
         {key: fields.alpha(f"alpha_pattern.{key}", value) for key, value in fields.patterns("alpha_pattern")},
         fields.flag("use_rslora"),
+        fields.flag("use_dora"),
     )
 
 

@@ -5,6 +5,7 @@ Nothing but these two files is opened, and neither outside of the directory. Pic
 
 import re
 from pathlib import Path
+from typing import NamedTuple
 
 from services.worker.adapters.base_copies import refuse_other_weights
 from services.worker.adapters.base_model import BaseModel
@@ -19,12 +20,12 @@ from services.worker.model_files.json_files import shown
 WEIGHTS = "adapter_model.safetensors"
 PICKLE = "adapter_model.bin"
 _NAME = re.compile(r"base_model\.model\.(.+)\.lora_([AB])(?:\.default)?\.weight")
+_MAGNITUDE = re.compile(r"base_model\.model\.(.+)\.lora_magnitude_vector(?:\.default)?(?:\.weight)?")
 _OF_BASE = re.compile(r"base_model\.model\.(.+?)(?:\.base_layer)?\.weight")
 _KNOWN = (
     ("lora_embedding_", "adapters of embeddings are not served; train without the embedding as a target"),
-    ("lora_magnitude_vector", "DoRA is not served; train with use_dora=false"),
     ("lora_B.bias", "biases of adapters are not served; train with lora_bias=false"),
-    ("modules_to_save", "whole modules are not served; train without modules_to_save"),
+    ("modules_to_save", "whole modules are not served, the head neither; make them targets instead"),
 )
 _PARTNER = {True: ".lora_A.weight", False: ".lora_B.weight"}
 
@@ -48,10 +49,11 @@ def peft_pairs(directory: Path, base: BaseModel) -> list[StoredPair]:
         tensors = read_header(weights)
     except ModelError as error:
         raise AdapterError(str(error)) from error
-    downs, ups, copies = _sorted(weights, tensors)
-    refuse_other_weights(weights, copies, base)
-    require_partners(weights, downs, ups, _PARTNER)
-    return [_pair(weights, config, module, downs[module], ups[module]) for module in sorted(downs)]
+    found = _sorted(weights, tensors)
+    refuse_other_weights(weights, found.copies, base)
+    require_partners(weights, found.downs, found.ups, _PARTNER)
+    _require_magnitudes(weights, config, found)
+    return [_pair(weights, config, module, found) for module in sorted(found.downs)]
 
 
 def _own_file(directory: Path, name: str) -> Path:
@@ -75,9 +77,17 @@ def _own_file(directory: Path, name: str) -> Path:
 _ByModule = dict[str, NamedTensor]
 
 
-def _sorted(path: Path, tensors: dict[str, StoredTensor]) -> tuple[_ByModule, _ByModule, _ByModule]:
-    """The matrices A and B, and weights of the base, by module."""
-    found: dict[str, _ByModule] = {"A": {}, "B": {}, "": {}}
+class _Found(NamedTuple):
+    """The matrices A and B, magnitudes, and weights of the base, by module."""
+
+    downs: _ByModule
+    ups: _ByModule
+    magnitudes: _ByModule
+    copies: _ByModule
+
+
+def _sorted(path: Path, tensors: dict[str, StoredTensor]) -> _Found:
+    found: dict[str, _ByModule] = {"A": {}, "B": {}, "magnitude": {}, "": {}}
     for name, stored in tensors.items():
         for part, reason in _KNOWN:
             if part in name:
@@ -85,6 +95,8 @@ def _sorted(path: Path, tensors: dict[str, StoredTensor]) -> tuple[_ByModule, _B
         match, side = _NAME.fullmatch(name), ""
         if match is not None:
             side = match[2]
+        elif (match := _MAGNITUDE.fullmatch(name)) is not None:
+            side = "magnitude"
         else:
             match = _OF_BASE.fullmatch(name)
         if match is None:
@@ -93,10 +105,38 @@ def _sorted(path: Path, tensors: dict[str, StoredTensor]) -> tuple[_ByModule, _B
         if module in found[side]:
             raise AdapterError(f"{path}: module {module} has two such tensors; export the adapter again")
         found[side][module] = NamedTensor(name, stored)
-    return found["A"], found["B"], found[""]
+    return _Found(*found.values())
 
 
-def _pair(path: Path, config: PeftConfig, module: str, down: NamedTensor, up: NamedTensor) -> StoredPair:
+def _require_magnitudes(path: Path, config: PeftConfig, found: _Found) -> None:
+    """Refuses a file whose magnitudes are not those of its pairs, or not what the config says."""
+    for module, tensor in found.magnitudes.items():
+        if not config.has_magnitudes:
+            raise AdapterError(
+                f"{path}: tensor {shown(tensor.name)} is of a DoRA, and {config.path.name} says no "
+                "`use_dora`; take both files from the same export"
+            )
+        if module not in found.ups:
+            raise AdapterError(
+                f"{path}: tensor {shown(tensor.name)} lacks the matrices of its module; export the "
+                "adapter again"
+            )
+        shape = [found.ups[module].stored.shape[0]]
+        if list(tensor.stored.shape) != shape:
+            raise AdapterError(
+                f"{path}: tensor {shown(tensor.name)} has shape {list(tensor.stored.shape)}, and its module "
+                f"has {shape} outputs; export the adapter again"
+            )
+    for module in found.ups if config.has_magnitudes else ():
+        if module not in found.magnitudes:
+            raise AdapterError(
+                f"{path}: module {shown(module)} has no lora_magnitude_vector, and {config.path.name} says "
+                "`use_dora`; export the adapter again"
+            )
+
+
+def _pair(path: Path, config: PeftConfig, module: str, found: _Found) -> StoredPair:
+    down, up = found.downs[module], found.ups[module]
     rank = require_rank(path, module, down, up)
     wanted = config.rank_of(module)
     if rank != wanted:
@@ -104,4 +144,4 @@ def _pair(path: Path, config: PeftConfig, module: str, down: NamedTensor, up: Na
             f"{path}: tensor {down.name} has rank {rank}, {config.path.name} says {wanted}; take both files "
             "from the same export"
         )
-    return StoredPair(module, down, up, config.scale_of(module, rank))
+    return StoredPair(module, down, up, config.scale_of(module, rank), found.magnitudes.get(module))

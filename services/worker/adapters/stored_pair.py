@@ -27,12 +27,14 @@ class StoredPair:
         module: As the file names it, without what follows the base's name.
         down: [r, inputs].
         up: [outputs, r].
+        magnitude: [outputs], the norm that each row of the changed weight gets (DoRA); None: its own.
     """
 
     module: str
     down: NamedTensor
     up: NamedTensor
     scale: float
+    magnitude: NamedTensor | None = None
 
     @property
     def rank(self) -> int:

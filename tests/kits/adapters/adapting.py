@@ -22,7 +22,7 @@ def adapting(make: ComputeFactory, files: Mapping[int, Path]) -> ComputeFactory:
         compute = make(checkpoint, config, collectives, num_blocks)
         base = BaseModel.of(checkpoint.table.model, config)
         for slot, source in files.items():
-            share = own_share(read_adapter(source, base), config, collectives.rank, collectives.world)
+            share = own_share(read_adapter(source, base), base, collectives.rank, collectives.world)
             compute.set_adapter(slot, compute.prepare_adapter(share))
         return compute
 

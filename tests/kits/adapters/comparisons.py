@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any, Literal
 
 import msgspec
 import torch
@@ -40,20 +41,27 @@ TARGETS: dict[str, str | tuple[str, ...]] = {
     "mixtral": ATTENTION,
 }
 RANKS = (4, 16, 64, 128)
+Kind = Literal["LoRA", "DoRA", "DoRA of the head"]
 SLOTS = {"a": 0, "b": 3}  # text -> slot; the text c is of the base
 
 
 @cache
-def adapter_files(family: str, rank: int) -> dict[str, Path]:
-    """Two adapters of a family, by text; the second has another rank, other targets and rsLoRA."""
+def adapter_files(family: str, rank: int, kind: Kind = "LoRA") -> dict[str, Path]:
+    """Two adapters of a family, by text; the second has another rank, other targets and rsLoRA.
+
+    Args:
+        kind: Of the first one; with `DoRA of the head`, of the second one.
+    """
+    first: dict[str, Any] = {"use_dora": kind == "DoRA"}
+    more: dict[str, Any] = {"use_dora": kind == "DoRA of the head", "use_rslora": True, "lora_alpha": 8}
     directory = Path(mkdtemp(prefix="adapters-"))
     targets = TARGETS[family]
     second = ("lm_head",) if isinstance(targets, str) else (*targets[:2], "lm_head")
     return {
-        "a": save_adapter(family, AdapterEntry(rank, targets), directory / "a", seed=1),
+        "a": save_adapter(family, AdapterEntry(rank, targets, first), directory / "a", seed=1),
         "b": save_adapter(
             family,
-            AdapterEntry(rank // 2, second, {"use_rslora": True, "lora_alpha": 8}),
+            AdapterEntry(rank // 2, second, more),
             directory / "b",
             seed=2,
         ),
@@ -61,11 +69,11 @@ def adapter_files(family: str, rank: int) -> dict[str, Path]:
 
 
 @cache
-def wanted_logits(family: str, rank: int) -> dict[str, Tensor]:
+def wanted_logits(family: str, rank: int, kind: Kind = "LoRA") -> dict[str, Tensor]:
     """What PEFT and transformers compute, by text, [tokens, vocab]; the adapters matter in it."""
     base = family_model(family).logits
     wanted = dict(base)
-    for key, source in adapter_files(family, rank).items():
+    for key, source in adapter_files(family, rank, kind).items():
         wanted[key] = peft_logits(family, source, [text(key)])[0]
         assert (wanted[key] - base[key]).abs().max() > 100 * TOLERANCE
     return wanted
@@ -87,21 +95,26 @@ def with_adapters(plans: list[StepPlan], slots: Mapping[str, int]) -> list[StepP
     ]
 
 
-def check_mixed_adapters(family: str, rank: int, world: int, compute: ComputeFactory) -> None:
+def check_mixed_adapters(
+    family: str, rank: int, world: int, compute: ComputeFactory, kind: Kind = "LoRA"
+) -> None:
     """Whole and chunked prompts, decodes and shared blocks of two adapters and the base, mixed."""
     plans, rows = mixed_plans(*(text(key) for key in TEXTS))
-    computed = _computed(family, rank, world, with_adapters(plans, SLOTS), compute)
-    check_rows(computed, rows, wanted_logits(family, rank), TOLERANCE)
+    computed = _computed(
+        family, world, with_adapters(plans, SLOTS), compute, adapter_files(family, rank, kind)
+    )
+    check_rows(computed, rows, wanted_logits(family, rank, kind), TOLERANCE)
 
 
-def check_same_bits(family: str, rank: int, world: int, compute: ComputeFactory) -> None:
+def check_same_bits(family: str, rank: int, world: int, compute: ComputeFactory, kind: Kind = "LoRA") -> None:
     """A token's logits have the same bits in any batch; the base's are those without adapters."""
     texts = {key: text(key) for key in TEXTS}
+    files = adapter_files(family, rank, kind)
     seen: dict[tuple[str, int], Tensor] = {}
     repeated = 0
     for seed, slots in ((1, SLOTS), (2, SLOTS), (3, {})):
         plans, rows = random_plans(texts, random.Random(seed))
-        computed = _computed(family, rank, world, with_adapters(plans, slots), compute)
+        computed = _computed(family, world, with_adapters(plans, slots), compute, files)
         for found, wanted in zip(computed, rows, strict=True):
             for row, location in zip(found, wanted, strict=True):
                 if slots or location[0] not in SLOTS:
@@ -111,7 +124,7 @@ def check_same_bits(family: str, rank: int, world: int, compute: ComputeFactory)
 
 
 def _computed(
-    family: str, rank: int, world: int, plans: list[StepPlan], compute: ComputeFactory
+    family: str, world: int, plans: list[StepPlan], compute: ComputeFactory, files: Mapping[str, Path]
 ) -> list[Tensor]:
-    files = {SLOTS[key]: source for key, source in adapter_files(family, rank).items()}
-    return plan_logits(family_model(family).directory, world, plans, NUM_BLOCKS, adapting(compute, files))
+    sources = {SLOTS[key]: source for key, source in files.items()}
+    return plan_logits(family_model(family).directory, world, plans, NUM_BLOCKS, adapting(compute, sources))

@@ -15,6 +15,7 @@ from torch import Tensor
 from tests.kits.families.models import random_model
 
 UP_SCALE = 0.05  # of what is drawn for B; the logits then differ by tenths
+MOST_STRETCH = 0.2  # of the rows' norms
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +34,17 @@ class AdapterEntry:
 
 def save_adapter(family: str, entry: AdapterEntry, directory: Path, seed: int = 1) -> Path:
     """Writes a random adapter of a model of the table as PEFT does; returns the directory."""
+    return save_adapter_of(random_model(family), entry, directory, seed)
+
+
+def save_adapter_of(base: Any, entry: AdapterEntry, directory: Path, seed: int = 1) -> Path:
+    """The same of a model of transformers, which stays as it is."""
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415 (slow to import)
 
     targets = entry.targets if isinstance(entry.targets, str) else list(entry.targets)
     options = {"r": entry.rank, "lora_alpha": 2 * entry.rank, "target_modules": targets} | entry.more
     with _quiet():
-        model = get_peft_model(
-            copy.deepcopy(random_model(family)), LoraConfig(task_type="CAUSAL_LM", **options)
-        )
+        model = get_peft_model(copy.deepcopy(base), LoraConfig(task_type="CAUSAL_LM", **options))
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, values in model.named_parameters():
@@ -49,6 +53,8 @@ def save_adapter(family: str, entry: AdapterEntry, directory: Path, seed: int = 
             elif "lora_B" in name:
                 scale = UP_SCALE / values.shape[1] ** 0.5
                 values.copy_(torch.randn(values.shape, generator=draw) * scale)
+            elif "lora_magnitude_vector" in name:  # the norms of the base's rows
+                values.mul_(1 + MOST_STRETCH * torch.rand(values.shape, generator=draw))
     with _quiet():
         model.save_pretrained(directory)
     return directory
@@ -72,10 +78,15 @@ def peft_hidden(family: str, adapter: Path, tokens: list[int]) -> Tensor:
 
 @cache
 def _peft_model(family: str, adapter: Path) -> Any:
+    return with_adapter(random_model(family), adapter)
+
+
+def with_adapter(base: Any, adapter: Path) -> Any:
+    """A copy of a model of transformers with a saved adapter."""
     from peft import PeftModel  # noqa: PLC0415 (slow to import)
 
     with _quiet():
-        return PeftModel.from_pretrained(copy.deepcopy(random_model(family)), str(adapter)).eval()
+        return PeftModel.from_pretrained(copy.deepcopy(base), str(adapter)).eval()
 
 
 @contextmanager

@@ -100,4 +100,8 @@ class AdapterLoader:
                 f"{adapter.fingerprint}, not {order.fingerprint}); register it again"
             )
         ranks = compute.collectives
-        return compute.prepare_adapter(own_share(adapter, base.config, ranks.rank, ranks.world))
+        try:
+            share = own_share(adapter, base, ranks.rank, ranks.world)
+        except AdapterError as error:
+            raise AdapterError(f"{order.source}: {error}") from error
+        return compute.prepare_adapter(share)

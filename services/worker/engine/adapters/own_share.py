@@ -1,35 +1,54 @@
 """Cuts an adapter as the base's matrices are cut over ranks.
 
 Of a column-parallel matrix a rank has some outputs, and so the rows of `up` for these, and all of `down`. Of
-a row-parallel one it has some inputs, and so the columns of `down` for these, and all of `up`.
+a row-parallel one it has some inputs, and so the columns of `down` for these, and all of `up`. Factors are
+cut as outputs are.
 """
+
+from contextlib import ExitStack
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from services.worker.adapters.adapter import Adapter, Floats
+from services.worker.adapters.base_model import BaseModel
 from services.worker.adapters.targets import HEAD, ROW_PARALLEL
+from services.worker.engine.adapters.row_factors import open_base_rows
 from services.worker.engine.adapters.weights import AdapterWeights, LowRank
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary
 from services.worker.engine.config.layer import ExpertsConfig
 from services.worker.engine.config.model import ModelConfig
 
 
-def own_share(adapter: Adapter, config: ModelConfig, rank: int, world: int) -> AdapterWeights:
-    """What this rank has of an adapter; memory is shared with it where nothing is cut."""
+def own_share(adapter: Adapter, base: BaseModel, rank: int, world: int) -> AdapterWeights:
+    """What this rank has of an adapter; memory is shared with it where nothing is cut.
+
+    Raises:
+        AdapterError: It has magnitudes that its base's rows cannot be given.
+    """
     layers: dict[tuple[int, str], LowRank] = {}
     head = None
-    for (layer, module), (down, up) in adapter.matrices.items():
-        own = _own_part(config, layer, module, rank, world)
-        if module in ROW_PARALLEL:
-            low = LowRank(_tensor(down[:, own.start : own.stop]), _tensor(up))
-        else:
-            low = LowRank(_tensor(down), _tensor(up[own.start : own.stop]))
-        if module == HEAD:
-            head = low
-        else:
-            layers[layer, module] = low
+    with ExitStack() as files:
+        rows = files.enter_context(open_base_rows(base.path)) if adapter.has_magnitudes else None
+        for (layer, module), matrices in adapter.matrices.items():
+            own = _own_part(base.config, layer, module, rank, world)
+            outputs, inputs = own, range(matrices.down.shape[1])
+            if module in ROW_PARALLEL:
+                outputs, inputs = range(len(matrices.up)), own
+            factors = None
+            if matrices.magnitude is not None:
+                assert rows is not None  # there are magnitudes
+                factors = rows.factors(layer, module, matrices, outputs)
+            low = LowRank(
+                _tensor(matrices.down[:, inputs.start : inputs.stop]),
+                _tensor(matrices.up[outputs.start : outputs.stop]),
+                factors,
+            )
+            if module == HEAD:
+                head = low
+            else:
+                layers[layer, module] = low
     return AdapterWeights(layers, head)
 
 

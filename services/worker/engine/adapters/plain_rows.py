@@ -71,8 +71,10 @@ class PlainAdapter:
         if weights.head is not None:
             modules.append((HEAD_LAYER, "head", weights.head))
         for layer, module, low in modules:
-            moved = LowRank(placement.move(low.down), placement.move(low.up))
-            num_bytes += moved.down.nbytes + moved.up.nbytes
+            # factors stay fp32: rounded, each would be wrong in the same way for every token
+            factors = None if low.factors is None else low.factors.to(placement.device)
+            moved = LowRank(placement.move(low.down), placement.move(low.up), factors)
+            num_bytes += moved.num_bytes
             # gate rows come before up rows; there are as many of each
             gated = module == "mlp.up_proj" and getattr(config.layers[layer].mlp, "gated", False)
             begin = len(low.up) if gated else first.get(module, 0)
@@ -107,8 +109,14 @@ class RowAdapters:
         """What they add to the linears of a layer."""
         return LayerAdapters(self, layer)
 
-    def add(self, layer: int, linear: str, inputs: Tensor, outputs: Tensor) -> None:
-        """Adds their part to the outputs [rows, outputs] of a linear for inputs [rows, inputs]."""
+    def add(
+        self, layer: int, linear: str, inputs: Tensor, outputs: Tensor, bias: Tensor | None = None
+    ) -> None:
+        """Adds their part to the outputs [rows, outputs] of a linear for inputs [rows, inputs].
+
+        Args:
+            bias: [outputs] that `outputs` have already; factors do not scale it.
+        """
         for adapter, rows in self._groups:
             parts = adapter.parts.get((layer, linear))
             if not parts:
@@ -116,8 +124,14 @@ class RowAdapters:
             padded = padded_rows(inputs[rows])
             for part in parts:
                 added = F.linear(F.linear(padded, part.low.down), part.low.up)[: len(rows)]
-                own = outputs[:, part.first : part.first + added.shape[1]]
-                own.index_add_(0, rows, added.to(outputs.dtype))
+                which = slice(part.first, part.first + added.shape[1])
+                own = outputs[:, which]
+                if part.low.factors is None:
+                    own.index_add_(0, rows, added.to(outputs.dtype))
+                    continue
+                shift = 0.0 if bias is None else bias[which].float()
+                scaled = (own[rows].float() - shift + added.float()) * part.low.factors + shift
+                own.index_copy_(0, rows, scaled.to(outputs.dtype))
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +141,9 @@ class LayerAdapters:
     rows: RowAdapters
     layer: int
 
-    def add(self, linear: str, inputs: Tensor, outputs: Tensor) -> None:
+    def add(self, linear: str, inputs: Tensor, outputs: Tensor, bias: Tensor | None = None) -> None:
         """As `RowAdapters.add`."""
-        self.rows.add(self.layer, linear, inputs, outputs)
+        self.rows.add(self.layer, linear, inputs, outputs, bias)
 
 
 def row_adapters(

@@ -13,10 +13,18 @@ class LowRank:
     Attributes:
         down: fp32 [r, inputs of this rank], contiguous.
         up: fp32 [outputs of this rank, r], contiguous; the adapter's scale is in it.
+        factors: fp32 [outputs of this rank], contiguous: each output, without its bias and with what is
+            added, is multiplied with its own (DoRA); None: outputs stay as they are.
     """
 
     down: Tensor
     up: Tensor
+    factors: Tensor | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Memory of both matrices and the factors."""
+        return sum(one.nbytes for one in (self.down, self.up, self.factors) if one is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +43,6 @@ class AdapterWeights:
 
     @property
     def num_bytes(self) -> int:
-        """Memory of all matrices."""
+        """Memory of all of them."""
         parts = [*self.layers.values(), *([self.head] if self.head is not None else [])]
-        return sum(tensor.nbytes for part in parts for tensor in (part.down, part.up))
+        return sum(part.num_bytes for part in parts)

@@ -29,7 +29,7 @@ def test_ranks_have_what_a_description_says(tmp_path: Path) -> None:
     base = demo_base()
     adapter = read_adapter(write_peft(tmp_path / "a"), base)
     for world in (1, 2, 4):
-        shares = [own_share(adapter, base.config, rank, world) for rank in range(world)]
+        shares = [own_share(adapter, base, rank, world) for rank in range(world)]
         assert sum(share.num_bytes for share in shares) == adapter.describe(world).num_bytes
 
 

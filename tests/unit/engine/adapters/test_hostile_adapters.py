@@ -88,7 +88,7 @@ TENSORS: dict[str, tuple[dict[str, Any], str]] = {
         _more("base_model.model.model.embed_tokens.lora_embedding_A"),
         "adapters of embeddings are not served",
     ),
-    "DoRA": (_more(f"{QUERIES}.lora_magnitude_vector"), "DoRA is not served"),
+    "DoRA": (_more(f"{QUERIES}.lora_magnitude_vector"), "says no `use_dora`"),
     "a bias": (_more(f"{QUERIES}.lora_B.bias"), "biases of adapters are not served"),
     "a whole head": (_more("base_model.model.lm_head.weight"), "is not the base's"),
     "a whole module": (_more("base_model.model.model.layers.0.mlp.up_proj.weight"), "is no matrix of a LoRA"),
@@ -120,7 +120,8 @@ def test_wrong_tensors(tmp_path: Path, name: str) -> None:
 CONFIGS: dict[str, tuple[dict[str, Any], str]] = {
     "another method": ({"peft_type": "IA3"}, "`peft_type` is 'IA3', only LORA is served"),
     "no method": ({"peft_type": None}, "only LORA is served"),
-    "DoRA": ({"use_dora": True}, "`use_dora` is set: DoRA is not served"),
+    "DoRA without magnitudes": ({"use_dora": True}, "has no lora_magnitude_vector"),
+    "DoRA that is a word": ({"use_dora": "yes"}, "`use_dora` must be true or false"),
     "whole modules": (
         {"modules_to_save": ["lm_head"]},
         "`modules_to_save` is set: whole modules are not served",

@@ -91,9 +91,15 @@ def _parts_of(site: AdapterSite, matrices: Matrices) -> "ctypes.Array[LowRankPar
                 f"an adapter has {list(added.down.shape)} and {list(added.up.shape)} for {part.module} of "
                 f"layer {site.layer}; [r, {site.shape.inputs}] and [{part.outputs}, r] were expected"
             )
-        for tensor in (added.down, added.up):
+        if added.factors is not None and added.factors.shape != (outputs,):
+            raise AdapterError(
+                f"an adapter has factors {list(added.factors.shape)} for {part.module} of layer "
+                f"{site.layer}; [{outputs}] were expected"
+            )
+        for tensor in (added.down, added.up, *([] if added.factors is None else [added.factors])):
             assert tensor.dtype == torch.float32
             assert tensor.is_contiguous()
         target.rank, target.outputs = rank, outputs
         target.down, target.up = added.down.data_ptr(), added.up.data_ptr()
+        target.factors = 0 if added.factors is None else added.factors.data_ptr()
     return parts

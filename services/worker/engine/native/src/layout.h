@@ -103,9 +103,10 @@ const LayoutEntry LAYOUT[] = {
 
     STRUCT(UpSlice), FIELD(UpSlice, begin), FIELD(UpSlice, count), FIELD(UpSlice, at),
     STRUCT(PackedLowRank), FIELD(PackedLowRank, down), FIELD(PackedLowRank, up), FIELD(PackedLowRank, slices),
+    FIELD(PackedLowRank, factors),
     FIELD(PackedLowRank, rank), FIELD(PackedLowRank, halves),
     STRUCT(AdapterTable), FIELD(AdapterTable, slots), FIELD(AdapterTable, inner), FIELD(AdapterTable, stride),
-    STRUCT(LowRankPart), FIELD(LowRankPart, down), FIELD(LowRankPart, up), FIELD(LowRankPart, rank),
+    STRUCT(LowRankPart), FIELD(LowRankPart, down), FIELD(LowRankPart, up), FIELD(LowRankPart, factors), FIELD(LowRankPart, rank),
     FIELD(LowRankPart, outputs),
     STRUCT(LinearShape), FIELD(LinearShape, inputs), FIELD(LinearShape, panels), FIELD(LinearShape, gated),
     FIELD(LinearShape, num_parts),

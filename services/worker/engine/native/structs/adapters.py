@@ -19,6 +19,7 @@ class PackedLowRank(ctypes.Structure):
         ("down", ADDRESS),
         ("up", ADDRESS),
         ("slices", ADDRESS),
+        ("factors", ADDRESS),
         ("rank", c_int32),
         ("halves", c_int32),
     ]
@@ -33,7 +34,13 @@ class AdapterTable(ctypes.Structure):
 class LowRankPart(ctypes.Structure):
     """What is packed for one matrix of a linear; see `src/adapters/pack_low_rank.h`."""
 
-    _fields_ = [("down", ADDRESS), ("up", ADDRESS), ("rank", c_int64), ("outputs", c_int64)]
+    _fields_ = [
+        ("down", ADDRESS),
+        ("up", ADDRESS),
+        ("factors", ADDRESS),
+        ("rank", c_int64),
+        ("outputs", c_int64),
+    ]
 
 
 class LinearShape(ctypes.Structure):

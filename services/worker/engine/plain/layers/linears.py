@@ -33,7 +33,7 @@ class ColumnParallelLinear:
         """[tokens, in] -> [tokens, out of this rank]."""
         outputs = F.linear(hidden, self.weight, self.bias)
         if adapters is not None:
-            adapters.add(self.name, hidden, outputs)
+            adapters.add(self.name, hidden, outputs, self.bias)
         return outputs
 
 
@@ -114,7 +114,7 @@ class VocabParallelHead:
         """[rows, hidden] -> [rows, vocab] on rank 0, None on the others."""
         own = F.linear(hidden, self.weight, self.bias)
         if adapters is not None:
-            adapters.add("head", hidden, own)
+            adapters.add("head", hidden, own, self.bias)
         if self.scale != 1.0:
             own = own * self.scale
         if self.softcap:

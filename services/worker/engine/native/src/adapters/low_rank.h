@@ -26,6 +26,7 @@ struct PackedLowRank {
   const uint8_t* down;    // [groups][blocks of inputs][features of the group][16 floats or words], see `FeatureGroup`
   const uint8_t* up;
   const UpSlice* slices;  // [2 * panels]
+  const float* factors;   // [panels][PANEL], of outputs with what is added, before the bias (DoRA); null: all are 1
   int32_t rank;           // inner features of all its matrices; 0: it adds nothing
   int32_t halves;         // bf16, not floats
 };
@@ -231,8 +232,14 @@ inline void expand_rows(const PackedLowRank& m, int64_t first, int64_t end, cons
 struct LowRankSums {
   const float* sums;      // [rows][stride], from the panel `first` on
   int64_t stride, first;
+  const LowRankRows* rows;
 
   const float* of(int64_t row, int64_t panel) const { return sums + row * stride + (panel - first) * PANEL; }
+  // null: the row's outputs are not scaled
+  const float* factors_of(int64_t row, int64_t panel) const {
+    const PackedLowRank* m = rows->of(row);
+    return m && m->factors ? m->factors + panel * PANEL : nullptr;
+  }
 };
 
 constexpr int64_t SUMS_ROOM = 16384;  // numbers that are expanded together; they stay in the core's cache
@@ -256,7 +263,7 @@ void expand(const LowRankRows& rows, int64_t count, int64_t first, int64_t end, 
         std::fill(to, to + (next - row) * stride, -0.0f);  // to which any number is added unchanged
       }
     }
-    work(LowRankSums{room.data(), stride, panel}, panel, last);
+    work(LowRankSums{room.data(), stride, panel, &rows}, panel, last);
   }
 }
 

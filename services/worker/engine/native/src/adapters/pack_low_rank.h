@@ -12,6 +12,7 @@ namespace ryz {
 struct LowRankPart {
   const float* down;  // [rank][inputs]
   const float* up;    // [outputs][rank]
+  const float* factors;  // [outputs] or null
   int64_t rank;       // 0: the adapter has none for it
   int64_t outputs;
 };
@@ -80,13 +81,18 @@ inline int64_t rank_of(const LowRankPart* parts, const LinearShape& shape) {
   return rank;
 }
 
-// Bytes of each piece: slices, `down`, `up`.
+inline bool has_factors(const LowRankPart* parts, const LinearShape& shape) {
+  return std::any_of(parts, parts + shape.num_parts, [](const LowRankPart& part) { return part.factors; });
+}
+
+// Bytes of each piece: slices, `down`, `up`, factors.
 inline int64_t slices_bytes(const LinearShape& shape) { return padded(2 * shape.panels * sizeof(UpSlice), 64); }
 
 inline int64_t low_rank_bytes(const LowRankPart* parts, const LinearShape& shape, bool halves) {
   std::vector<UpSlice> slices(2 * shape.panels);
   return slices_bytes(shape) + rank_of(parts, shape) * down_bytes(shape.inputs, halves) +
-         lay_out(parts, shape, halves, slices.data());
+         lay_out(parts, shape, halves, slices.data()) +
+         (has_factors(parts, shape) ? shape.panels * PANEL * (int64_t)sizeof(float) : 0);
 }
 
 // Puts number `i` of those that are used one after the other into memory of zeros: a float, or half of a word. They lie
@@ -109,7 +115,7 @@ inline PackedLowRank pack_low_rank(const LowRankPart* parts, const LinearShape& 
   uint8_t* down = target + slices_bytes(shape);
   const int64_t rank = rank_of(parts, shape), bytes = down_bytes(shape.inputs, halves);
   uint8_t* up = down + rank * bytes;
-  lay_out(parts, shape, halves, slices);
+  float* factors = (float*)(up + lay_out(parts, shape, halves, slices));
   int64_t feature = 0;
   for (int64_t p = 0; p < shape.num_parts; p++) {
     for (int64_t r = 0; r < parts[p].rank; r++, feature++) {
@@ -123,7 +129,12 @@ inline PackedLowRank pack_low_rank(const LowRankPart* parts, const LinearShape& 
     const UpSlice& s = slices[slice];
     for (int64_t r = 0; r < part.rank; r++) put(up + s.at, first + r - s.begin, lane, halves, part.up[output * part.rank + r]);
   });
-  return {down, up, slices, (int32_t)rank, halves};
+  if (!has_factors(parts, shape)) return {down, up, slices, nullptr, (int32_t)rank, halves};
+  std::fill(factors, factors + shape.panels * PANEL, 1.0f);
+  each_output(parts, shape, [&](const LowRankPart& part, int64_t, int64_t slice, int64_t lane, int64_t output) {
+    if (part.factors) factors[slice * LANES + lane] = part.factors[output];
+  });
+  return {down, up, slices, factors, (int32_t)rank, halves};
 }
 
 }  // namespace ryz
