@@ -83,6 +83,7 @@ class Fleet:
     )
     away: list[str] = field(default_factory=list)  # models whose groups are known and not ready
     offered: list[ModelState] = field(default_factory=list)  # by hosts, loaded or not
+    hosts: list[str] = field(default_factory=list)  # that offer models
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     waking: int = 0  # requests that are still refused because their model loads
     decided: tuple[str, KVSource] = ("", "")  # routing reason and KV source that `Accepted` reports
@@ -222,7 +223,7 @@ class Fleet:
         await self.bus.publish(message.reply, encode(ResendReply(known=True, next_seq=1)))
 
     async def _models(self, message: Message) -> None:
-        known = ModelList(models=self.cards, away=self.away, offered=self.offered)
+        known = ModelList(models=self.cards, away=self.away, offered=self.offered, hosts=self.hosts)
         await self.bus.publish(message.reply, encode(known))
 
 
