@@ -20,6 +20,7 @@ from shared.codec import decode, encode
 from shared.lifecycle import Service
 from shared.messages import (
     Accepted,
+    AdapterPage,
     AnyFrame,
     Cancel,
     Delta,
@@ -100,6 +101,7 @@ class Fleet:
         await self.bus.subscribe(subjects.cancel(GROUP), self._cancelled)
         await self.bus.subscribe(subjects.resend(GROUP), self._resend)
         await self.bus.subscribe(subjects.MODELS, self._models)
+        self.no_adapters = await self.bus.subscribe(subjects.ADAPTERS, self._adapters)
 
     async def stop(self) -> None:
         for task in self.tasks:
@@ -221,6 +223,9 @@ class Fleet:
 
     async def _resend(self, message: Message) -> None:
         await self.bus.publish(message.reply, encode(ResendReply(known=True, next_seq=1)))
+
+    async def _adapters(self, message: Message) -> None:
+        await self.bus.publish(message.reply, encode(AdapterPage()))
 
     async def _models(self, message: Message) -> None:
         known = ModelList(models=self.cards, away=self.away, offered=self.offered, hosts=self.hosts)
