@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_r
 from cli.keys.first_admin_key import FirstAdminKey, admin_key_words
 from cli.stack.agent.start import StackAgents
 from cli.stack.fleet.core_sets import Cores
-from cli.stack.fleet.entry import ModelEntry
+from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.host.kv_pool import shared_kv_pool
 from cli.stack.host.ports import held_ports, listening_port
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, remove_empty, write_private
@@ -228,10 +229,9 @@ def announce(
         "",
         f"Ready: {state.url}  ({grpc}{served}, broker {broker}, logs in {options.state_dir / 'logs'})",
         "",
-        *(_curl_line(state.url, model.name) for model in models),
+        *(example_line(state.url, model) for model in models),
         "",
-        f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
-        f"{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
+        f"{_chat_words(options, models)}{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
     ]
     if made_key:
         lines[-1:-1] = [admin_key_words(options.state_dir, made_key, shown=sys.stdout.isatty()), ""]
@@ -240,10 +240,21 @@ def announce(
         out.print(line, markup=False, soft_wrap=True)
 
 
-def _curl_line(url: str, model: str) -> str:
-    body = f'{{"model": "{model}", "stream": true, "messages": [{{"role": "user", "content": "Hello!"}}]}}'
+def example_line(url: str, model: ServedModel) -> str:
+    """Return a command that asks a model for an answer, or for a completion if it does not chat."""
+    path, asked = "completions", '"max_tokens": 40, "prompt": "Once upon a time"'
+    if model.chats:
+        path, asked = "chat/completions", '"messages": [{"role": "user", "content": "Hello!"}]'
+    body = f'{{"model": "{model.name}", "stream": true, {asked}}}'
     key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
-    return f"curl -N {url}/v1/chat/completions -H 'Content-Type: application/json'{key} -d '{body}'"
+    return f"curl -N {url}/v1/{path} -H 'Content-Type: application/json'{key} -d '{body}'"
+
+
+def _chat_words(options: UpOptions, models: Sequence[ServedModel]) -> str:
+    silent = [model.name for model in models if not model.chats]
+    if len(silent) == len(models):
+        return f"{', '.join(silent)} completes texts: without a chat template there is no chat. "
+    return f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
 
 
 def describe_groups(options: UpOptions, entry: ModelEntry) -> str:

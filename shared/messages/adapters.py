@@ -103,6 +103,8 @@ class LoadAdapterCall(Wire, frozen=True, kw_only=True):
 
     Attributes:
         replace: Whether one of this name may be there; requests that follow get the new one.
+        found: What a host of the base has read. It counts where no group of the base runs, which is not woken
+            then; None: the base is woken, and a leader reads the files.
     """
 
     max_bytes: ClassVar[int] = 16_384
@@ -111,6 +113,7 @@ class LoadAdapterCall(Wire, frozen=True, kw_only=True):
     source: Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
     tenant: Tenant = DEFAULT_TENANT
     replace: bool = False
+    found: AdapterInspected | None = None
 
 
 class UnloadAdapterCall(Wire, frozen=True, kw_only=True):

@@ -202,12 +202,13 @@ class ManageModel(Wire, frozen=True, kw_only=True):
 
 
 class PutModel(Wire, frozen=True, kw_only=True):
-    """Has a host offer one more model until its stack ends; every agent hears it, and one that can answers.
+    """Has hosts offer one more model until their stacks end. Every agent hears it; those meant answer.
 
-    An entry that is wrong is answered by an `ErrorReply` (`invalid_request`, with the field as `param`).
+    An entry that is wrong, or whose files a host does not have, is answered by an `ErrorReply`
+    (`invalid_request`, with the field as `param` and the `host`).
 
     Attributes:
-        host: Which one is meant; empty: the first that hears it.
+        host: Which one is meant; empty: all.
         entry: As in a models file, in JSON.
     """
 
@@ -281,6 +282,10 @@ class ModelList(Wire, frozen=True, kw_only=True):
     offered: Annotated[
         list[ModelState],
         msgspec.Meta(description="What hosts offer, loaded or not; empty where no host loads models."),
+    ] = []
+    hosts: Annotated[
+        list[HostName],
+        msgspec.Meta(description="The hosts that offer models, by name; empty in an answer for one tenant."),
     ] = []
     adapters: Annotated[
         list[ListedAdapter], msgspec.Meta(description="Of the model that was asked for, by name.")

@@ -293,7 +293,10 @@ EXAMPLES: list[m.Wire] = [
     LISTED_ADAPTER,
     m.InspectAdapter(model="demo", source="/adapters/fr"),
     m.AdapterInspected(fingerprint="0123456789abcdef" * 2, rank=16, num_bytes=3_200_000),
-    m.LoadAdapterCall(base="demo", name="fr", source="/adapters/fr", tenant="acme", replace=True),
+    m.LoadAdapterCall(
+        base="demo", name="fr", source="/adapters/fr", tenant="acme", replace=True,
+        found=m.AdapterInspected(fingerprint="a" * 32, rank=8, num_bytes=1_474_560),
+    ),  # fmt: skip
     m.UnloadAdapterCall(base="demo", name="fr"),
     m.AdapterManaged(adapter=ADAPTER),
     m.AdapterPut(adapter=ADAPTER, replace=True),
@@ -311,7 +314,8 @@ EXAMPLES: list[m.Wire] = [
     m.Draining(group="g0", instance_id="leader-1", requests=3, timeout_ms=5000),
     m.ListModels(tenant="acme", adapters_of="demo"),
     m.ModelList(
-        models=[CARD], away=["large"], offered=[MODEL_STATE], adapters=[LISTED_ADAPTER], settled=False
+        models=[CARD], away=["large"], offered=[MODEL_STATE], hosts=["stack"], adapters=[LISTED_ADAPTER],
+        settled=False,
     ),
     m.StatusQuery(),
     m.ServiceStatus(

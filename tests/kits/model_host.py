@@ -11,6 +11,7 @@ from shared import subjects
 from shared.bus import Bus, Message
 from shared.bus.endpoint import Endpoint
 from shared.codec import decode, encode
+from shared.errors import InvalidRequest
 from shared.messages import ManageModel, ModelCard, ModelList, ModelManaged, ModelState, PutModel
 from shared.messages.models import Phase
 
@@ -39,6 +40,8 @@ class ModelHost:
         fails: Why loads fail; empty: they do not.
         wishes: What it was told.
         added: The entries of models that were added.
+        name: Of the host.
+        lacks: Why it cannot serve a model that is added, as its files are not there; empty: it can.
     """
 
     bus: Bus
@@ -48,6 +51,8 @@ class ModelHost:
     wishes: list[ManageModel] = field(default_factory=list)
     added: list[dict[str, Any]] = field(default_factory=list)
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    name: str = "h1"
+    lacks: str = ""
 
     async def start(self, *, as_router: bool = False) -> "ModelHost":
         """Listens for wishes; `as_router`: for questions about models as well."""
@@ -69,12 +74,14 @@ class ModelHost:
 
     async def _added(self, command: PutModel, _: Message) -> ModelManaged:
         name = read_entry(command.entry).name
+        if self.lacks:
+            raise InvalidRequest(self.lacks, param="source", host=self.name)
         self.added.append(msgspec.json.decode(command.entry))
         taken = name in {state.card.name for state in self.offered}
         if not taken:
             self.offered.append(state_of(name, "asleep"))
         return ModelManaged(
-            model=name, host="h1", refused=f"there is a model {name!r} already" if taken else ""
+            model=name, host=self.name, refused=f"there is a model {name!r} already" if taken else ""
         )
 
     async def _managed(self, message: Message) -> None:
@@ -83,7 +90,7 @@ class ModelHost:
             return  # a host answers for its own models only
         self.wishes.append(wish)
         refused = f"model {wish.model!r} has room for 2 groups here" if wish.groups > 2 else ""
-        answer = ModelManaged(model=wish.model, host="h1", refused=refused)
+        answer = ModelManaged(model=wish.model, host=self.name, refused=refused)
         await self.bus.publish(message.reply, encode(answer))
         if not refused:
             task = asyncio.create_task(self._change(wish))

@@ -27,7 +27,7 @@ from shared.bus import Message
 from shared.bus.endpoint import Endpoint, call
 from shared.bus.nats import NatsBus
 from shared.codec import encode
-from shared.errors import RyzError
+from shared.errors import InvalidRequest, RyzError
 from shared.host.cores_and_memory import available_bytes
 from shared.messages import (
     DrainGroup,
@@ -190,10 +190,17 @@ class HostAgent:
         return managed
 
     async def _on_put(self, command: PutModel, _: Message) -> ModelManaged | None:
-        """Offer one more model, once it is found; raises `InvalidRequest` for an entry that is wrong."""
+        """Offer one more model, once it is found.
+
+        Raises:
+            InvalidRequest: The entry is wrong, or its files are not here; names this host.
+        """
         if command.host not in {"", self._plan.host} or self._plan.find_more is None:
             return None
-        entry = read_entry(command.entry)
+        try:
+            entry = read_entry(command.entry)
+        except InvalidRequest as error:
+            raise InvalidRequest(error.message, **error.data | {"host": self._plan.host}) from None
         refused = self._hosted.add(entry, int(time.time()))
         if not refused:
             self._note(f"model {entry.name} is added: {entry.source}")

@@ -6,7 +6,7 @@ from cli.stack.agent.group_kv import GroupKV
 from cli.stack.agent.offers import HostedGroup, Offer, make_offer, make_pending
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import AddedModel
-from cli.stack.sizing_text import size_words
+from cli.stack.sizing_text import count_words, size_words
 from cli.stack.supervision.process import ServiceSpec
 from shared.messages import HostedGroup as ReportedGroup
 from shared.messages import HostReport, KVLimited, LimitKV, ManageModel, ModelManaged, StartGroup, StopGroup
@@ -245,8 +245,9 @@ class HostedModels:
     def _refuse_wish(self, offer: Offer, command: ManageModel) -> str:
         """Say why a wish is not noted; empty: it is."""
         if command.action == "scale" and command.groups > len(offer.leaders):
+            room = count_words(len(offer.leaders), "group")
             return (
-                f"model {command.model!r} has room for {len(offer.leaders)} groups here: give it more "
+                f"model {command.model!r} has room for {room} here: give it more "
                 "`groups` in the models file, and start the stack again"
             )
         needs = offer.needs.first + max(0, command.groups - 1) * offer.needs.further

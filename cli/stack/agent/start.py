@@ -7,10 +7,10 @@ import structlog
 
 from cli.console import StartReport
 from cli.stack.agent.agent import HostAgent
-from cli.stack.agent.declared_adapters import DeclaredAdapters
+from cli.stack.agent.declared_adapters import DeclaredAdapters, read_files, read_null_files
 from cli.stack.agent.offers import HostPlan
 from cli.stack.fleet.one_more import find_one_more
-from cli.stack.machine import Settled
+from cli.stack.machine import Settled, is_null
 from cli.stack.memory_needs import SERVICES_BYTES
 from cli.stack.options import UpOptions
 from cli.stack.plan import StackPlan
@@ -26,7 +26,8 @@ class StackAgents:
         self, options: UpOptions, settled: Settled, plan: StackPlan, stack: Stack, report: StartReport
     ) -> None:
         self._host = host_agent(options, settled, plan, stack, report)
-        self._adapters = DeclaredAdapters(settled.models, report.note)
+        read = read_null_files if is_null(options, settled.models) else read_files
+        self._adapters = DeclaredAdapters(settled.models, report.note, read)
         if self._host is not None or self._adapters.models:
             _quiet_bus()
 
@@ -37,7 +38,7 @@ class StackAgents:
         self._adapters.begin(url)
 
     async def await_started(self, timeout_s: float) -> None:
-        """Wait until the adapters of models that are loaded with the stack are registered, or are not."""
+        """Wait until the adapters of the models file are registered, or are not."""
         await self._adapters.await_started(timeout_s)
 
     async def close(self) -> None:

@@ -186,12 +186,14 @@ class ServedModel:
         path: Directory or GGUF file; None with a null engine that has none.
         draft: The same of its draft model.
         number: The position of its entry in what was declared.
+        chats: Whether it has a chat template; without one it only completes texts.
     """
 
     entry: ModelEntry
     path: Path | None
     draft: Path | None = None
     number: int = 0
+    chats: bool = True
 
     @property
     def name(self) -> str:

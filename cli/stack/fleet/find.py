@@ -10,7 +10,7 @@ from cli.stack.fleet.adapter_entry import missing_files
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.model_dir import demo_model, find_model, refuse_split
-from services.worker.model_files.load_model import load_model, with_tool_format
+from services.worker.model_files.load_model import has_chat_template, load_model, with_tool_format
 from shared.errors import InvalidRequest
 
 NO_MODEL_NAME = "demo"  # of a null engine without a model
@@ -90,7 +90,7 @@ def _find(
     except CommandError as error:
         _note(declared, index, "source", error, postponed=postponed)
         return None
-    return ServedModel(entry, path, draft, index)
+    return ServedModel(entry, path, draft, index, chats=path is None or has_chat_template(path))
 
 
 def _with_adapters(declared: Declaration, model: ServedModel) -> ServedModel:

@@ -38,6 +38,8 @@ _SAID_OF_ADAPTER = {
     "name": 'is missing: a name such as `name = "fr"`',
     "source": 'is missing: a PEFT directory or a GGUF file, such as `source = "adapters/fr"`',
 }
+_GROUPS_TABLE = "; so many groups run at least with `min_groups`, at most with `groups`"
+_OTHER_NAMES = {"model": "source", "path": "source", "alias": "aliases"}  # of the same field elsewhere
 _PATTERNS = {"tenants": "must be letters, digits, - and _, at most 64 of them"}  # by field
 _SHOWN = 64  # characters of a value in an error
 
@@ -57,7 +59,10 @@ def read_models_file(path: Path) -> Declaration:
         fail(f"The models file {path} is no text in UTF-8: write it anew with an editor.", 2)
     except tomllib.TOMLDecodeError as error:
         line = re.search(r"at line (\d+)", str(error))
-        fail(f"{path}:{line[1] if line else text.count(chr(10)) + 1}: this is no TOML: {error}.", 2)
+        what = re.sub(r" \(at (?:line \d+, column \d+|end of document)\)$", "", str(error))
+        remedy = '; text stands in quotes, such as `source = "demo"`' if what == "Invalid value" else ""
+        where = line[1] if line else text.count("\n") + 1
+        fail(f"{path}:{where}: this is no TOML: {what}{remedy}.", 2)
     declared = Declaration(file=path, lines=lines_of(text))
     for key in data:
         if key != TABLE:
@@ -101,7 +106,9 @@ def describe_problem(error: ErrorDetails) -> str:
     if kind == "extra_forbidden":
         of_adapter = names[0] == "adapters" and len(names) > 1
         what, known = ("an adapter", AdapterEntry) if of_adapter else ("a model", ModelEntry)
-        return f"`{field}` is no field of {what}{_nearest(names[-1], [*known.model_fields])}"
+        nearest = _OTHER_NAMES.get(names[-1], "")
+        meant = f"; did you mean `{nearest}`?" if nearest in known.model_fields else ""
+        return f"`{field}` is no field of {what}{meant or _nearest(names[-1], [*known.model_fields])}"
     if kind == "value_error" and not field:
         return str(error["ctx"]["error"])
     if kind == "value_error":
@@ -111,7 +118,9 @@ def describe_problem(error: ErrorDetails) -> str:
     if names[:1] == ["adapters"] and kind in {"missing", "string_too_short"}:
         said = _SAID_OF_ADAPTER[names[-1]]
     got = "" if kind in {"missing", "string_too_short"} else f", got {_shown(error['input'])}"
-    return f"`{field}` {said}{got}"
+    of_table = _GROUPS_TABLE if field == "groups" and isinstance(error["input"], dict) else ""
+    none = ": leave it out" if field == "min_groups" and error["input"] == 0 else ""
+    return f"`{field}` {said}{got}{of_table}{none}"
 
 
 def _shown(value: object) -> str:

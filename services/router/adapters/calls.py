@@ -144,6 +144,8 @@ class AdapterCalls:
         try:
             return await call(self._bus, subject, question, AdapterInspected, timeout_s=INSPECT_S)
         except NoResponders:
+            if asked.found is not None:
+                return asked.found
             self._refuse_without_leader(base, asked.name)
         except RequestTimedOut:
             raise DeadlineExceeded(

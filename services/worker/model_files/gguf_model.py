@@ -9,7 +9,7 @@ from services.worker.model_files.json_files import shown
 from services.worker.model_files.model import MAX_POSITIONS, Model, served_name, within_embedding
 from services.worker.model_files.sampling_defaults import defaults_of_gguf
 from services.worker.text.end_tokens import turn_end
-from services.worker.text.from_gguf.gguf_template import gguf_template
+from services.worker.text.from_gguf.gguf_template import gguf_template, has_template
 from services.worker.text.from_gguf.gguf_tokenizer import gguf_tokenizer
 from services.worker.text.from_gguf.tokenizer_keys import TokenizerKeys
 from services.worker.text.from_gguf.vocabulary import read_vocabulary
@@ -29,6 +29,18 @@ def load_gguf_model(path: Path, name: str = "") -> Model:
     served_as = served_name(name, path.stem)
     try:
         return _model(read_gguf(path), served_as)
+    except BadGguf as error:
+        raise InvalidRequest(str(error), param="model") from error
+
+
+def has_gguf_template(path: Path) -> bool:
+    """Whether a GGUF file has a chat template.
+
+    Raises:
+        InvalidRequest: It cannot be read.
+    """
+    try:
+        return has_template(TokenizerKeys(path, read_gguf(path).metadata))
     except BadGguf as error:
         raise InvalidRequest(str(error), param="model") from error
 

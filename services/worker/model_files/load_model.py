@@ -4,9 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from services.worker.gguf.gguf_file import is_gguf
-from services.worker.model_files.gguf_model import load_gguf_model
+from services.worker.model_files.gguf_model import has_gguf_template, load_gguf_model
 from services.worker.model_files.model import Model
-from services.worker.model_files.model_dir import load_model_dir
+from services.worker.model_files.model_dir import has_template_files, load_model_dir
 from services.worker.model_files.sampling_defaults import join_defaults
 from services.worker.text.answers.known_formats import BY_NAME
 from shared.errors import InvalidRequest
@@ -24,6 +24,15 @@ def load_model(path: Path, name: str = "") -> Model:
         InvalidRequest: A file is missing, unreadable, or lacks a value; the text names both.
     """
     return load_gguf_model(path, name) if is_gguf(path) else load_model_dir(path, name)
+
+
+def has_chat_template(path: Path) -> bool:
+    """Whether a model chats; without a chat template it only completes texts.
+
+    Raises:
+        InvalidRequest: A file cannot be read.
+    """
+    return has_gguf_template(path) if is_gguf(path) else has_template_files(path)
 
 
 def with_tool_format(model: Model, name: str) -> Model:

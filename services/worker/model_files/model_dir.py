@@ -38,9 +38,7 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         raise InvalidRequest(f"the model directory {path} {what}", param="model")
     served_as = served_name(name, path.resolve().name)
     config = _read_json(path / "config.json", required=True)
-    given = _read_json(path / "tokenizer_config.json")
-    tokenizer_config = _read_json(path / "special_tokens_map.json")  # older directories name them only here
-    tokenizer_config |= {key: value for key, value in given.items() if value is not None}
+    tokenizer_config = _read_tokenizer_config(path)
     context_length = next((config[key] for key in _CONTEXT_KEYS if isinstance(config.get(key), int)), None)
     if context_length is not None and not 0 < context_length <= MAX_POSITIONS:
         key = next(key for key in _CONTEXT_KEYS if isinstance(config.get(key), int))
@@ -72,6 +70,21 @@ def load_model_dir(path: Path, name: str = "") -> Model:
         template=template,
         sampling=defaults_of_directory(generation, path / GENERATION_CONFIG),
     )
+
+
+def has_template_files(path: Path) -> bool:
+    """Whether a directory has a chat template.
+
+    Raises:
+        InvalidRequest: A file is too large, or cannot be read.
+    """
+    return "default" in template_sources(path, _read_tokenizer_config(path))[1]
+
+
+def _read_tokenizer_config(path: Path) -> dict[str, Any]:
+    given = _read_json(path / "tokenizer_config.json")
+    config = _read_json(path / "special_tokens_map.json")  # older directories name tokens only here
+    return config | {key: value for key, value in given.items() if value is not None}
 
 
 def _read_json(path: Path, *, required: bool = False) -> dict[str, Any]:

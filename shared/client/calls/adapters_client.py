@@ -9,6 +9,7 @@ from shared.bus.endpoint import call
 from shared.errors import InvalidRequest, RyzError, Unavailable
 from shared.messages import (
     Adapter,
+    AdapterInspected,
     AdapterManaged,
     ListedAdapter,
     ListModels,
@@ -47,6 +48,7 @@ class AdaptersClient:
         *,
         tenant: str = DEFAULT_TENANT,
         replace: bool = False,
+        found: AdapterInspected | None = None,
         wait_s: float = 0.0,
     ) -> Adapter:
         """Makes an adapter known to the fleet under `base:name`. It is loaded by the first request for it.
@@ -59,6 +61,7 @@ class AdaptersClient:
             source: A PEFT directory or a GGUF file, as the hosts of the base see it.
             tenant: Whose it is.
             replace: Whether it takes the place of other content under its name.
+            found: What a host of the base has read: where no group of the base runs, it is not woken then.
             wait_s: How long to wait for a router, a group of the base, or the KV state service.
 
         Raises:
@@ -70,7 +73,9 @@ class AdaptersClient:
             Unavailable: Something is still missing after that time.
         """
         check_adapter_name(name)
-        asked = LoadAdapterCall(base=base, name=name, source=source, tenant=tenant, replace=replace)
+        asked = LoadAdapterCall(
+            base=base, name=name, source=source, tenant=tenant, replace=replace, found=found
+        )
         loop = asyncio.get_running_loop()
         until = loop.time() + wait_s
         while True:

@@ -2,21 +2,24 @@
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from shared import subjects
 from shared.bus import Bus, NoResponders, RequestTimedOut
+from shared.bus.call_all import call_all
 from shared.bus.endpoint import call
 from shared.client.calls.model_list import known_models
 from shared.codec import encode
-from shared.errors import Conflict, InvalidRequest, ModelNotFound, RequestTooLarge, Unavailable
+from shared.errors import Conflict, InvalidRequest, ModelNotFound, RequestTooLarge, RyzError, Unavailable
 from shared.messages import ManageModel, ModelList, ModelManaged, ModelState, PutModel
 from shared.subjects import Caller
 
 Action = Literal["load", "wake", "sleep", "unload", "scale", "remove"]
 ANSWER_S = 2.0
+MORE_HOSTS_S = 1.0  # for the other hosts, after one has answered
 HOST_S = 5.0  # that of a busy machine answers late; one that is gone is known at once
 POLL_S, KNOWN_POLL_S = 0.2, 0.05
 SETTLE_S = 10.0  # within which a router that has just started has heard all hosts, on a busy machine as well
@@ -43,6 +46,20 @@ class ModelWish:
     def wants_groups(self) -> bool:
         """Whether groups are to run, so that a failed load is the end of it."""
         return self.action in {"load", "wake"} or self.groups > 0
+
+
+@dataclass(frozen=True, slots=True)
+class PutOutcome:
+    """What became of a model that was added.
+
+    Attributes:
+        hosts: Those that offer it now, by name.
+        left_out: Why the others do not, by their names.
+    """
+
+    model: str
+    hosts: tuple[str, ...]
+    left_out: Mapping[str, str]
 
 
 class ModelsClient:
@@ -129,31 +146,40 @@ class ModelsClient:
             raise Conflict(answer.refused, reason="refused_by_host")
         return state
 
-    async def put_model(self, entry: Mapping[str, Any]) -> ModelManaged:
-        """Has a host offer one more model until its stack ends; it is looked for, or fetched, after that.
+    async def put_model(self, entry: Mapping[str, Any]) -> PutOutcome:
+        """Has hosts offer one more model until their stacks end; it is looked for, or fetched, after that.
+
+        All hosts that have the model take it. Those that do not are named in the outcome.
 
         Args:
             entry: The fields of a model in a models file; `name` and `source` are needed.
 
         Raises:
-            Conflict: The host refuses, and says why: the name is taken, or there are too many models.
+            Conflict: No host takes it, and one says why: the name is taken, or there are too many models.
             RequestTooLarge: The entry is too long for a message.
             Unavailable: No host answered.
-            InvalidRequest: The entry is wrong, and `param` the field; or the client is that of a service
-                outside.
+            InvalidRequest: No host takes it: the entry is wrong, and `param` the field; or the client is that
+                of a service outside.
         """
         self._refuse_outside()
         asked = PutModel(entry=json.dumps(entry))
         if len(encode(asked)) > PutModel.max_bytes:
             raise RequestTooLarge(f"a model is described in at most {PutModel.max_bytes} bytes")
+        expected = 1
+        with suppress(Unavailable):  # without a router the first answer counts
+            expected = max(1, len((await self._known_once(lambda known: bool(known.hosts))).hosts))
         try:
-            answer = await call(self._bus, subjects.PUT_MODEL, asked, ModelManaged, timeout_s=HOST_S)
-        except (NoResponders, RequestTimedOut):
+            replies = await call_all(
+                self._bus, subjects.PUT_MODEL, asked, ModelManaged,
+                expected=expected, timeout_s=HOST_S, more_s=MORE_HOSTS_S,
+            )  # fmt: skip
+        except NoResponders:
             raise no_host() from None
-        if answer.refused:
-            raise Conflict(answer.refused, reason="refused_by_host")
-        await self._until_known(answer.model)
-        return answer
+        if not replies:
+            raise no_host()
+        outcome = _outcome(replies, several=max(expected, len(replies)) > 1)
+        await self._until_known(outcome.model)
+        return outcome
 
     async def _until_known(self, model: str) -> None:
         """Return when a router has heard of a new model, within moments: until then requests are a 404."""
@@ -208,6 +234,36 @@ class ModelsClient:
             await asyncio.sleep(POLL_S)
 
 
+def _outcome(replies: Sequence[ModelManaged | RyzError], *, several: bool) -> PutOutcome:
+    """What hosts have answered together; raises the error if all refuse.
+
+    Args:
+        replies: At least one.
+        several: There is more than one host, so that errors name theirs.
+    """
+    taken = [one for one in replies if isinstance(one, ModelManaged) and not one.refused]
+    refusals: dict[str, RyzError] = {}
+    for one in replies:
+        if isinstance(one, RyzError):
+            refusals[str(one.data.get("host", "?"))] = one
+        elif one.refused:
+            refusals[one.host] = Conflict(one.refused, reason="refused_by_host")
+    if taken:
+        left_out = {host: error.message for host, error in sorted(refusals.items())}
+        return PutOutcome(taken[0].model, tuple(sorted(one.host for one in taken)), left_out)
+    first = next((one for one in refusals.values() if isinstance(one, Conflict)), None)
+    first = first or next(iter(refusals.values()))
+    if not several:
+        raise first
+    hosts_of: dict[str, list[str]] = {}
+    for host, error in sorted(refusals.items()):
+        hosts_of.setdefault(error.message, []).append(host)
+    texts = [
+        f"host{'s' if len(hosts) > 1 else ''} {', '.join(hosts)}: {text}" for text, hosts in hosts_of.items()
+    ]
+    raise type(first)("; ".join(texts), **first.data)
+
+
 def _sorted(known: ModelList) -> list[ModelState]:
     return sorted(known.offered, key=lambda state: state.card.name)
 
@@ -221,4 +277,8 @@ def _named(known: ModelList, name: str) -> ModelState | None:
 
 def no_host() -> Unavailable:
     """The error where no host offers models."""
-    return Unavailable("no host loads models here: start with `ryz up --models`", reason="no_host")
+    return Unavailable(
+        "no host loads or ends models here: all groups run as long as the stack, also in Compose; `ryz up "
+        '--models` does it where a model of the file has `load = "demand"`, `sleep_after_s` or `min_groups`',
+        reason="no_host",
+    )

@@ -233,6 +233,26 @@ async def test_a_change_whose_news_was_lost_is_found_by_comparing(fleet: Fleet) 
     await link.close()
 
 
+async def test_what_a_host_has_read_counts_while_no_group_of_the_base_runs(fleet: Fleet) -> None:
+    """So the adapters of a models file are known before their base is loaded, which stays asleep."""
+    asleep = f"{fleet.model}-asleep"
+    agent = HostAgent(fleet.bus, fleet.model, [offer(asleep)], budget_bytes=8 * GIB)
+    await agent.start()
+    read = AdapterInspected(fingerprint=B, rank=4, num_bytes=10)
+    async with fleet.kvstate(), fleet.router() as service:
+        await until(lambda: len(service.status().detail["models"]) > 0)
+        client = AdaptersClient(fleet.bus)
+        loaded = await client.load_adapter(asleep, "fr", "/x", found=read, wait_s=PATIENCE_S)
+        assert (loaded.fingerprint, loaded.rank, loaded.num_bytes) == (B, 4, 10)
+        assert agent.started() == []
+        awake = await client.load_adapter(fleet.model, "fr", "/x", found=read, wait_s=PATIENCE_S)
+        assert awake.fingerprint == A, "a leader reads the files itself"
+        await until(lambda: known(service) == [2])
+        refused = await failure(fleet, f"{asleep}:fr")
+        assert refused.data["reason"] == "waking", "the request loads the base"
+    await agent.stop()
+
+
 async def test_an_adapter_wakes_its_base(fleet: Fleet) -> None:
     """By being loaded, and by a request."""
     loaded, asked = f"{fleet.model}-loaded", f"{fleet.model}-asked"

@@ -20,6 +20,7 @@ from shared.codec import decode, encode
 from shared.lifecycle import Service
 from shared.messages import (
     Accepted,
+    AdapterPage,
     AnyFrame,
     Cancel,
     Delta,
@@ -83,6 +84,7 @@ class Fleet:
     )
     away: list[str] = field(default_factory=list)  # models whose groups are known and not ready
     offered: list[ModelState] = field(default_factory=list)  # by hosts, loaded or not
+    hosts: list[str] = field(default_factory=list)  # that offer models
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
     waking: int = 0  # requests that are still refused because their model loads
     decided: tuple[str, KVSource] = ("", "")  # routing reason and KV source that `Accepted` reports
@@ -99,6 +101,7 @@ class Fleet:
         await self.bus.subscribe(subjects.cancel(GROUP), self._cancelled)
         await self.bus.subscribe(subjects.resend(GROUP), self._resend)
         await self.bus.subscribe(subjects.MODELS, self._models)
+        self.no_adapters = await self.bus.subscribe(subjects.ADAPTERS, self._adapters)
 
     async def stop(self) -> None:
         for task in self.tasks:
@@ -221,8 +224,11 @@ class Fleet:
     async def _resend(self, message: Message) -> None:
         await self.bus.publish(message.reply, encode(ResendReply(known=True, next_seq=1)))
 
+    async def _adapters(self, message: Message) -> None:
+        await self.bus.publish(message.reply, encode(AdapterPage()))
+
     async def _models(self, message: Message) -> None:
-        known = ModelList(models=self.cards, away=self.away, offered=self.offered)
+        known = ModelList(models=self.cards, away=self.away, offered=self.offered, hosts=self.hosts)
         await self.bus.publish(message.reply, encode(known))
 
 

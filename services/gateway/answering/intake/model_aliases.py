@@ -11,10 +11,12 @@ from fnmatch import fnmatchcase
 
 from services.gateway.answering.intake.adapter_names import AdapterNames
 from shared.adapters.register import AdapterRegister
-from shared.errors import ModelNotFound, RyzError
+from shared.errors import ModelNotFound, RyzError, Unavailable
 from shared.messages.base import DEFAULT_TENANT
 
 _SHOWN = 128  # characters of a name in an error
+REGISTER_WAIT_S = 5.0  # for the register of adapters, which services read within moments of their start
+_POLL_S = 0.05
 _REFRESH_S = 1.0  # between two questions for the models that are served
 
 
@@ -58,7 +60,7 @@ class ModelAliases:
         clock: Callable[[], float] = time.monotonic,
         adapters: AdapterNames | None = None,
     ) -> None:
-        self.adapters = adapters or AdapterNames(AdapterRegister(), {})
+        self.adapters = adapters or no_adapters()
         self._exact = {name: model for name, model in aliases.items() if "*" not in name}
         self._patterns = [(name, model) for name, model in aliases.items() if "*" in name]
         self._list_names = list_names
@@ -66,6 +68,7 @@ class ModelAliases:
         self._targets = set(aliases.values())
         self._served = set[str]()  # since the start, as far as routers were asked
         self._asked_at = float("-inf")
+        self._unread_since: float | None = None  # when a request first missed the register of adapters
         self._asking = asyncio.Lock()  # calls that come meanwhile wait for the same names
 
     @property
@@ -79,10 +82,18 @@ class ModelAliases:
         return [name for name, meant in pairs if meant == model]
 
     async def real_name(self, name: str) -> str:
-        """Returns the name of the model that a request for `name` reaches; `name` if it has no alias."""
+        """Returns the name of the model that a request for `name` reaches; `name` if it has no alias.
+
+        Names that no model has wait while the register of adapters is not read, as after the start.
+
+        Raises:
+            Unavailable: The register is still not read, and the name could be that of an adapter.
+        """
         if (exact := self._exact.get(name)) is not None:
             return exact
         adapter = self.adapters.find(name)
+        if adapter is None and not self.adapters.register.is_current:
+            adapter = await self._find_when_read(name)
         if adapter is not None:
             # routers prefer a model of the full name themselves
             return adapter if adapter == name or not await self._is_served(name) else name
@@ -91,6 +102,33 @@ class ModelAliases:
         found = next((model for pattern, model in self._patterns if fnmatchcase(name, pattern)), None)
         return name if found is None or await self._is_served(name) else found
 
+    async def _find_when_read(self, name: str) -> str | None:
+        """Finds an adapter once the register is read; None for a model, and for a name that means none.
+
+        Requests wait until `REGISTER_WAIT_S` after the first of them. A name with a colon that is not found
+        then goes to the routers, which have a register of their own, and one that a pattern may mean to its
+        model.
+        """
+        served = await self._ask(name)
+        if served:
+            return None
+        register = self.adapters.register
+        if self._unread_since is None:
+            self._unread_since = self._clock()
+        while not register.is_current and self._clock() - self._unread_since < REGISTER_WAIT_S:  # noqa: ASYNC110 (bounded, and rare)
+            await asyncio.sleep(_POLL_S)
+        if register.is_current:
+            self._unread_since = None
+            return self.adapters.find(name)
+        if served is False and ":" not in name and not self._patterns:
+            raise Unavailable(
+                f"no model is called {name[:_SHOWN]!r}, and adapters are not known yet: the KV state service "
+                "does not answer",
+                reason="adapters_unknown",
+                retry_after_s=1.0,
+            )
+        return self.adapters.find(name)
+
     async def base_of(self, model: str) -> str:
         """Returns the base of an adapter by its full name; any other name as it is."""
         adapter = self.adapters.register.find(model) if ":" in model else None
@@ -98,6 +136,10 @@ class ModelAliases:
 
     async def _is_served(self, name: str) -> bool:
         """Whether a model of that name is or was served; True if no router says, and the fleet refuses it."""
+        return await self._ask(name) is not False
+
+    async def _ask(self, name: str) -> bool | None:
+        """Whether a model of that name is or was served; None: no router says."""
         if name in self._served:
             return True
         async with self._asking:
@@ -105,7 +147,7 @@ class ModelAliases:
                 try:
                     self._served.update(await self._list_names())
                 except RyzError:
-                    return True
+                    return None
                 self._asked_at = self._clock()
         return name in self._served
 
@@ -127,6 +169,13 @@ def alias_named(error: RyzError, asked: str, model: str, tenant: str) -> RyzErro
     meaning = f"{asked[:_SHOWN]!r} means {model[:_SHOWN]!r} here"
     served = error.message.partition("; ")[2]
     return ModelNotFound(f"{meaning}, which no group serves; {served or 'see /v1/models'}", **error.data)
+
+
+def no_adapters() -> AdapterNames:
+    """For gateways without adapters."""
+    register = AdapterRegister()
+    register.is_current = True
+    return AdapterNames(register, {})
 
 
 async def _no_names() -> Iterable[str]:

@@ -56,6 +56,7 @@ class ModelBook:
             models=models,
             away=sorted(away.difference(card.name for card in models)),
             offered=self.states(fleet, now),
+            hosts=[host.report.host for host in self.offered.hosts()],
         )
         return self._only_for(tenant, known, fleet) if tenant else known
 

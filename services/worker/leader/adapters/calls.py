@@ -1,6 +1,7 @@
 """The call that inspects an adapter's files, before the adapter is registered."""
 
 import asyncio
+import socket
 from collections.abc import Callable
 
 from services.worker.adapters.description import AdapterDescription, AdapterError
@@ -49,7 +50,8 @@ class AdapterCalls:
         try:
             found = await asyncio.to_thread(self._inspect, asked.source)
         except AdapterError as error:
-            raise InvalidRequest(str(error), param="source", reason="bad_adapter") from error
+            text = f"{error} (as group {self._context.group} on {socket.gethostname()} sees it)"
+            raise InvalidRequest(text, param="source", reason="bad_adapter") from error
         if found.num_bytes > bound:
             raise InvalidRequest(
                 f"the adapter takes {found.num_bytes:,} bytes, and a group of {self._context.model} "

@@ -5,6 +5,7 @@ that is the request's fault and does not count against the group.
 """
 
 import asyncio
+import socket
 
 import structlog
 
@@ -29,6 +30,7 @@ class AdapterLoads:
     """
 
     def __init__(self, context: LeaderContext, engine: EngineState, table: RequestTable) -> None:
+        self._group = context.group
         self._engine = engine
         self._table = table
         self._metrics = context.metrics.adapters
@@ -40,7 +42,8 @@ class AdapterLoads:
         for sequence, reason in scheduler.adapters.take_refused():
             generation = self._table.by_key.get(sequence.request_id)
             if generation is not None:
-                self._table.fail_request(generation, _refusal(generation.request.model, reason))
+                refusal = _refusal(generation.request.model, reason, self._group)
+                self._table.fail_request(generation, refusal)
         step = scheduler.order_step
         if step < 0:
             return  # it is asked for again with the next plan
@@ -85,7 +88,9 @@ class AdapterLoads:
         self._engine.work.set()
 
 
-def _refusal(model: str, reason: str) -> InvalidRequest:
+def _refusal(model: str, reason: str, group: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the adapter of {model} cannot be loaded: {reason}", param="model", reason="adapter_not_loaded"
+        f"the adapter of {model} cannot be loaded by group {group} on {socket.gethostname()}: {reason}",
+        param="model",
+        reason="adapter_not_loaded",
     )

@@ -9,6 +9,11 @@ from shared.errors import InvalidRequest
 MAX_NAMED = 8  # templates of a file beside its first one; known models have up to three
 
 
+def has_template(keys: TokenizerKeys) -> bool:
+    """Whether the file has a template for requests that name none."""
+    return bool(keys.text("chat_template") or keys.named_texts("chat_template", MAX_NAMED).get("default"))
+
+
 def gguf_template(keys: TokenizerKeys, vocabulary: GgufVocabulary) -> ChatTemplate | None:
     """Compile the template; None if the file has none.
 

@@ -29,6 +29,7 @@ async def serving(
     ):
         cards = [ModelCard(name=name, context_length=2048, created_s=5, fingerprint="f1") for name in models]
         gateway.fleet.cards[:] = cards
+        await gateway.fleet.no_adapters.unsubscribe()
         yield gateway, await AdapterHost(gateway.fleet.bus, *models).start(), http
 
 

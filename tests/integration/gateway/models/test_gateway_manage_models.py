@@ -205,6 +205,44 @@ async def test_an_operator_adds_and_removes_a_model() -> None:
         assert [wish.action for wish in host.wishes] == ["remove"]
 
 
+async def test_a_model_is_added_to_the_hosts_that_have_it() -> None:
+    """One host lacks the files: the others suffice, and it is named. All lack them: the 400 names all."""
+    lacks = "`source`: there is no file or directory /models/small"
+    async with hosting() as (gateway, _, http):
+        gateway.fleet.hosts[:] = ["h1", "h2"]
+        other = await ModelHost(gateway.fleet.bus, [], name="h2", lacks=lacks).start()
+        added = await http.put(f"{MANAGE}/small", json={"source": "/work"})
+        assert (added.status_code, added.json()) == (
+            202,
+            {
+                "id": "small", "object": "model", "host": "h1", "hosts": ["h1"],
+                "left_out": [{"host": "h2", "message": lacks}],
+            },
+        )  # fmt: skip
+        other.lacks = ""
+        later = await http.put(f"{MANAGE}/small", json={"source": "/work"})
+        assert (later.status_code, later.json()["hosts"]) == (202, ["h2"]), "the files were copied meanwhile"
+        assert "there is a model 'small' already" in later.json()["left_out"][0]["message"]
+    async with hosting() as (gateway, host, http):
+        gateway.fleet.hosts[:] = ["h1", "h2", "h3"]
+        host.lacks = lacks
+        for name, why in (("h2", lacks), ("h3", "`source`: /models/small holds no model")):
+            await ModelHost(gateway.fleet.bus, [], name=name, lacks=why).start()
+        refused = await http.put(f"{MANAGE}/small", json={"source": "/work"})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "source")
+        assert refused.json()["error"]["message"] == (
+            f"hosts h1, h2: {lacks}; host h3: `source`: /models/small holds no model"
+        )
+
+
+async def test_a_host_that_is_silent_does_not_keep_a_model_from_being_added() -> None:
+    async with hosting() as (gateway, _, http):
+        gateway.fleet.hosts[:] = ["h1", "frozen"]
+        async with asyncio.timeout(4.0):
+            added = await http.put(f"{MANAGE}/small", json={"source": "demo"})
+        assert (added.status_code, added.json()["host"]) == (202, "h1")
+
+
 @pytest.mark.parametrize(
     ("path", "body", "status", "param"),
     [

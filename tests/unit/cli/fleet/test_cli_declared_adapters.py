@@ -67,7 +67,7 @@ def test_an_adapter_with_the_name_of_a_model_is_a_mistake(tmp_path: Path) -> Non
         (ADAPTERS + "['a']", '3: demo: `adapters` must be a table, such as `{ name = "fr", '),
         (
             ADAPTERS + "[{ name = 'a', source = '/x', path = 3 }]",
-            "3: demo: `adapters.path` is no field of an adapter; there are `name`, `source`.",
+            "3: demo: `adapters.path` is no field of an adapter; did you mean `source`?",
         ),
         (
             ADAPTERS + "[\n{ name = 'a', source = '/x' },\n{ name = 'a', source = '/y' }]",

@@ -62,7 +62,7 @@ def test_more_least_groups_than_groups_are_a_mistake_with_its_line(tmp_path: Pat
     said = mistakes(write(tmp_path, f"{text}min_groups = 0\n"))
     assert said[1:] == [
         "4: demo: `min_groups`: 2 are more than the 1 of `groups`: make it smaller, or `groups` larger.",
-        "8: b: `min_groups` must be 1 or more, got 0.",
+        "8: b: `min_groups` must be 1 or more, got 0: leave it out.",
     ]
 
 

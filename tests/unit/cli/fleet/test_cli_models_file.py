@@ -173,6 +173,13 @@ def test_nothing_is_fetched_for_a_file_with_a_mistake(
         ("models = 3", '1: `models` must be tables: `[[models]]` and below it `source = "smollm2-135m"`.'),
         ("[models]\nsource = 'demo'", "1: `models` must be tables"),
         ("a = 1\n[[models]]\nsource = 'demo", "3: this is no TOML: "),
+        ("[[models]]\nsource = demo", "2: this is no TOML: Invalid value; text stands in quotes"),
+        ("[[models]]\nsource = 'demo'\nmodel = 'a'", "3: demo: `model` is no field of a model; did you mean"),
+        ("[[models]]\nsource = 'demo'\nalias = 'a'", "3: demo: `alias` is no field of a model; did you mean"),
+        (
+            "[[models]]\nsource = 'demo'\ngroups = { min = 1 }",
+            "3: demo: `groups` must be a whole number, got {'min': 1}; so many groups run at least with",
+        ),
         ("[[models]]\nsource = 7", "2: model 1: `source` must be text in quotes, got 7."),
         ("[[models]]\nsource = ''", "2: model 1: `source` is empty: give a name"),
         ("[[models]]\nsource = 'demo'\naliases = 'a'", '3: demo: `aliases` must be a list, such as `["one'),

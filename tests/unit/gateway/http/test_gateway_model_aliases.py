@@ -4,8 +4,11 @@ import asyncio
 
 import pytest
 
-from services.gateway.answering.intake.model_aliases import ModelAliases, parse_aliases
+from services.gateway.answering.intake.adapter_names import AdapterNames
+from services.gateway.answering.intake.model_aliases import REGISTER_WAIT_S, ModelAliases, parse_aliases
+from shared.adapters.register import AdapterRegister
 from shared.errors import Unavailable
+from shared.messages import Adapter
 
 
 class Fleet:
@@ -76,3 +79,43 @@ async def test_without_patterns_or_a_router_a_name_stays() -> None:
     assert fleet.asked == 0
     fleet.away = True
     assert await ModelAliases({"*": "b"}, fleet.list_names).real_name("c") == "c"
+
+
+def unread() -> tuple[AdapterRegister, AdapterNames]:
+    register = AdapterRegister()
+    return register, AdapterNames(register, {"gpt": "small"})
+
+
+async def test_the_name_of_an_adapter_waits_until_the_register_is_read() -> None:
+    """As just after the start; models do not wait for it."""
+    register, names = unread()
+    fleet = Fleet("small")
+    aliases = ModelAliases({"gpt": "small"}, fleet.list_names, adapters=names)
+    assert [await aliases.real_name(name) for name in ("small", "gpt")] == ["small", "small"]
+    waiting = [asyncio.create_task(aliases.real_name(name)) for name in ("fr", "gpt:fr", "nothing")]
+    await asyncio.sleep(0.1)
+    assert not any(one.done() for one in waiting)
+    adapter = Adapter(name="fr", base="small", source="/x", fingerprint="a" * 32, rank=8, num_bytes=10)
+    register.replace_all([adapter], 1)
+    assert await asyncio.gather(*waiting) == ["small:fr", "small:fr", "nothing"]
+
+
+@pytest.mark.parametrize(("routers", "pattern"), [(True, False), (True, True), (False, False)])
+async def test_the_wait_for_the_register_is_bounded(routers: bool, pattern: bool) -> None:
+    """All requests together wait once; what is still not known then is said, or left to routers."""
+    now, fleet = [0.0], Fleet("small")
+    fleet.away = not routers
+    aliases = ModelAliases(
+        {"*": "small"} if pattern else {}, fleet.list_names, lambda: now[0], adapters=unread()[1]
+    )
+    waiting = asyncio.create_task(aliases.real_name("fr"))
+    await asyncio.sleep(0.1)
+    assert not waiting.done()
+    now[0] = REGISTER_WAIT_S
+    if pattern or not routers:
+        assert await waiting == ("small" if pattern else "fr")
+    else:
+        with pytest.raises(Unavailable, match="no model is called 'fr', and adapters are not known yet"):
+            await waiting
+    async with asyncio.timeout(1.0):  # which no later request waits for
+        assert await aliases.real_name("small:fr") == ("small" if pattern else "small:fr")

@@ -1,5 +1,6 @@
 """A leader serves requests with adapters beside those of the base."""
 
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -86,7 +87,9 @@ async def test_files_that_cannot_be_loaded_are_the_requests_fault(kit: Kit, tmp_
     for name in ("first", "at-once"):
         failed = await kit.failure(chat(name, model=adapter.model), adapter=adapter)
         assert failed.code == "invalid_request"
-        assert failed.message.startswith("the adapter of demo:gone cannot be loaded: there is no file")
+        where = f"by group g0 on {socket.gethostname()}"
+        said = f"the adapter of demo:gone cannot be loaded {where}: there is no file"
+        assert failed.message.startswith(said)
         assert failed.data == {"param": "model", "reason": "adapter_not_loaded"}
         assert owner_of(InvalidRequest("")) == "content"
     assert kit.metric("adapter_loads_total", outcome="failed") == 1
@@ -232,7 +235,8 @@ async def test_files_are_inspected_for_routers(memory_bus: MemoryBus, tmp_path: 
         assert (found.fingerprint, found.rank, found.num_bytes) == (
             adapter.fingerprint, 1, adapter.num_bytes
         )  # fmt: skip
-        with pytest.raises(InvalidRequest, match="there is no file or directory"):
+        where = rf"there is no file or directory .* \(as group g0 on {socket.gethostname()} sees it\)"
+        with pytest.raises(InvalidRequest, match=where):
             await ask(str(tmp_path / "none"))
         with pytest.raises(InvalidRequest, match="this subject is for model demo"):
             await ask(adapter.source, "other")

@@ -98,7 +98,10 @@ class ManageRoutes:
                     f"the path names the model {model[:128]!r}: leave `name` out", param="name"
                 )
             added = await self._models.put_model({**fields, "name": model})
-            shown: dict[str, Any] = {"id": added.model, "object": "model", "host": added.host}
+            shown: dict[str, Any] = {"id": added.model, "object": "model", "host": added.hosts[0]}
+            if len(added.hosts) > 1 or added.left_out:
+                left_out = [{"host": host, "message": why} for host, why in added.left_out.items()]
+                shown |= {"hosts": added.hosts, "left_out": left_out}
         else:
             exchange.admit()
             exchange.take_slots(1)
@@ -176,7 +179,7 @@ def add_manage_models(app: FastAPI, context: GatewayContext, operators: Operator
         """Sets how many groups of the model run."""
 
     async def add_model(model: str) -> None:
-        """Has a host offer one more model, on demand, until its stack ends; it is fetched if need be."""
+        """Has all hosts that have a model offer it, on demand, until their stacks end; it may be fetched."""
 
     async def remove_model(model: str) -> None:
         """Ends the model's groups, which finish what they run, and offers it no more."""
