@@ -31,8 +31,8 @@ def erase(
 ) -> None:
     """Erase sessions, KV blocks, stored responses, batches, files and the name in usage of a tenant.
 
-    A receipt is printed. Suspend the tenant first, or revoke its keys: what it makes meanwhile is not erased. The key has to be an
-    admin's. Exit code 5: something is left, and the command can be given again.
+    A receipt is printed. Suspend the tenant first, or revoke its keys: what it makes meanwhile is not
+    erased. The key has to be an admin's. Exit code 5: something is left, and the command can be given again.
 
     Examples:
         ryz tenants erase acme

@@ -193,7 +193,7 @@ async def start(
 
     _watch_readers(stack, context)
     line_call = LineCall(app.direct, identities, batches.parts.streams.max_line, settings.max_timeout_s)
-    await run_batches(batches, bus, line_call, service, stack, identities.register)
+    await run_batches(batches, bus, line_call, service, stack, register=identities.register)
     complete = CompleteCalls(bus, app.direct, settings, measured.levels, identities.register)
     await serve_complete_calls(complete, service, stack)
     check_server_files("HTTP", settings.http_cert, settings.http_key)

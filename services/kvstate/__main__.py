@@ -149,7 +149,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
                 kept_responses,
                 TenantBlocks(blocks, counted.evicted),
                 accounts.audit,
-                usage.erasure,
+                usage=usage.erasure,
             ).calls(),
             *limit_calls(settings, circuit, used, stack).calls(),
         ]

@@ -1,4 +1,4 @@
-"""Makes a shorter time that a tenant was given for its sessions and responses hold for what is stored already.
+"""Applies a shorter time that a tenant was given for its sessions and responses to those that are stored.
 
 What is written later has the tenant's time from the start. Every replica does it; doing it twice changes
 nothing.

@@ -420,7 +420,9 @@ EXAMPLES: list[m.Wire] = [
     m.UsageQuery(tenant="acme", since="2026-11-01", until="2026-11-28", cursor="x"),
     USAGE_SUM,
     m.TenantErase(tenant="acme", for_ms=500, actor="cli"),
-    m.TenantErased(sessions=1, responses=2, kv_blocks=3, kv_bytes=4096, left=True),
+    m.TenantErased(
+        sessions=1, responses=2, kv_blocks=3, kv_bytes=4096, usage_sums=5, usage_records=6, left=True
+    ),
     m.UsagePage(sums=[USAGE_SUM], currency="EUR", read_to=9, cursor="x"),
     m.Warmed(group="g0", num_tokens=100, cached_tokens=96, fetched_tokens=64),
     KV_RATES,

@@ -25,8 +25,8 @@ class ErasureCalls:
     """Answers the call.
 
     Sessions go one by one, as with a deletion by their tenant: their tombstones keep a leader that still has
-    one in memory from storing it again. Then responses, then the blocks that no session holds any more. Meanwhile the replica
-    that adds usage up takes the tenant's name off it.
+    one in memory from storing it again. Then responses, then the blocks that no session holds any more.
+    Meanwhile the replica that adds usage up takes the tenant's name off it.
     """
 
     def __init__(
@@ -36,8 +36,8 @@ class ErasureCalls:
         responses: ResponseStore,
         blocks: TenantBlocks,
         audit: AuditLog,
-        usage: TenantUsage,
         *,
+        usage: TenantUsage,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deletions = deletions

@@ -28,7 +28,7 @@ class UsageErasure(Wire, frozen=True, kw_only=True):
         until_ms: Records that ended until then have no name; 0: sums are being moved, and no record has one.
         moved_to: Sums of the tenant up to this number of their stream were moved.
         ledger: To which the next three belong.
-        copied_to: Records of the tenant up to this number were written again, without name where they have to.
+        copied_to: Records of the tenant up to this number were written again, most of them without a name.
         copies_end: Number of the last of these copies.
         gone_to: Records of the tenant up to this number were removed.
         clean: Nothing is left to do.

@@ -1,8 +1,8 @@
 """Carries erasures of usage on, a part at a time: moves sums, then rewrites records of the ledger.
 
-Every step is written under a condition or may be repeated, so a service that is killed between any two of them
-counts nothing twice and nothing less. A sum is frozen before it is moved: a writer that does not know of the
-erasure fails then. The sum that takes it says which one it took last. Records are removed only after the
+Every step is written under a condition or may be repeated, so a service that is killed between any two of
+them counts nothing twice and nothing less. A sum is frozen before it is moved: a writer that does not know of
+the erasure fails then. The sum that takes it says which one it took last. Records are removed only after the
 reader of the ledger has passed their copies.
 """
 

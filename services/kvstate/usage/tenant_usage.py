@@ -1,4 +1,4 @@
-"""Begins the erasure of a tenant's usage, and says how far it is. The replica that adds usage up carries it on."""
+"""Begins the erasure of a tenant's usage, and says how far it is; the replica that adds usage up does it."""
 
 import time
 from typing import NamedTuple

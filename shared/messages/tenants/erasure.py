@@ -8,7 +8,9 @@ from shared.messages.base import SMALL, Tenant, Wire
 
 
 class TenantErase(Wire, frozen=True, kw_only=True):
-    """Erases sessions, stored responses and KV blocks of a tenant, and its name in usage; ask again while some are left.
+    """Erases sessions, stored responses, KV blocks and the name in usage of a tenant.
+
+    Ask again while some are left.
 
     Attributes:
         for_ms: How long the service may work on it.

@@ -107,6 +107,7 @@ async def run_batches(
     call: LineCall,
     service: Service,
     stack: AsyncExitStack,
+    *,
     register: AccountRegister,
 ) -> None:
     """Runs batches and answers calls on the bus, until the service drains.

@@ -1,7 +1,7 @@
 """Removes files and batches of tenants that have a time of their own for them, when it is over.
 
-Callers do not see such things from that moment on (`TenantFiles`, `BatchLog`); this removes their bytes. Every
-gateway does it, and what another one has removed is passed over.
+Callers do not see such things from that moment on (`TenantFiles`, `BatchLog`); this removes their bytes.
+Every gateway does it, and what another one has removed is passed over.
 """
 
 import asyncio

@@ -14,13 +14,15 @@ from typer.testing import CliRunner
 from cli.tenants.erase import erase as erase_command
 from shared import subjects
 from shared.bus.endpoint import call
-from shared.messages import AuditPage, AuditQuery, SessionCommit, SessionCommitted
+from shared.messages import AuditPage, AuditQuery, SessionCommit, SessionCommitted, UsagePage, UsageQuery
+from shared.messages.tenants.accounts import ERASED_TENANTS
 from tests.kits.gateway.batch_stack import BatchGateway, batch_gateway, chat_lines, null_leader
 from tests.kits.kvstate.service import own_redis, record, running
 from tests.kits.servers import NatsServer
 from tests.kits.waiting import until
 
 KEYS = "acme-1234:acme,other-123:other"
+TENANTS = ("acme", "other", ERASED_TENANTS)
 ADMIN = {"Authorization": "Bearer adm-11111111"}
 
 
@@ -74,6 +76,13 @@ async def test_a_tenant_is_erased_with_a_receipt(stack: tuple[BatchGateway, Batc
     assert (receipt["object"], receipt["tenant"], receipt["batches"]) == ("tenant.erasure", "acme", 2)
     assert receipt["files"] >= 3, "two inputs, and the output of the first batch"
     assert receipt["sessions"] == 1
+    usage = await call(first.bus, subjects.USAGE, UsageQuery(), UsagePage, timeout_s=5.0)
+    requests = {name: sum(one.requests for one in usage.sums if one.tenant == name) for name in TENANTS}
+    assert requests["acme"] == 0
+    assert requests["other"] == 2
+    assert requests[ERASED_TENANTS] >= 6, "those of the batch that ran, and of the other what had begun"
+    assert receipt["usage_sums"] == 1
+    assert receipt["usage_records"] >= 6
     for gateway in (first, second):
         client = gateway.client("acme-1234")
         assert (await client.batches.list()).data == []
@@ -82,7 +91,8 @@ async def test_a_tenant_is_erased_with_a_receipt(stack: tuple[BatchGateway, Batc
         assert [batch.id for batch in (await kept.batches.list()).data] == [other]
         assert len((await kept.files.list()).data) == 2
     again = (await erase(second, "acme")).json()
-    assert (again["complete"], again["batches"], again["files"], again["sessions"]) == (True, 0, 0, 0)
+    nothing = ("batches", "files", "sessions", "usage_sums", "usage_records")
+    assert (again["complete"], [again[name] for name in nothing]) == (True, [0] * 5)
 
 
 async def test_what_is_refused(stack: tuple[BatchGateway, BatchGateway]) -> None:
