@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from services.gateway.transports.bus.complete_calls import translate_call
 from shared import subjects
 from shared.bus import Message
 from shared.errors import InvalidRequest
+from shared.messages import AccountRules, BusUserTerms, KeyRecord
 from shared.subjects import Caller
 from tests.kits.gateway.gateway import WORDS, Gateway, running_gateway
 from tests.kits.memory_bus import MemoryBus
@@ -182,3 +184,28 @@ async def test_bad_messages_are_answered(bus: MemoryBus, body: object, param: st
         translate_call(
             Message(subjects.complete("demo"), body if isinstance(body, bytes) else json.dumps(body).encode())
         )
+
+
+async def test_a_bus_user_is_refused_once_it_is_revoked_or_suspended(
+    gateway: Gateway, bus: MemoryBus
+) -> None:
+    user = KeyRecord(
+        key_id="0123456789ab",
+        tenant=OUTSIDE.tenant,
+        digest=bytes(32),
+        bus_user=BusUserTerms(user=OUTSIDE.user, password_hash="$2a$05$" + "a" * 53),
+    )
+    assert (await ask(bus, HELLO, headers={}, caller=OUTSIDE))[0] == 200, "no user has a record"
+    await gateway.fleet.accounts.put(AccountRules(bus_users_listed=True))
+    await gateway.fleet.accounts.put(user)
+    try:
+        assert (await ask(bus, HELLO, headers={}, caller=OUTSIDE))[0] == 200
+        assert user.bus_user is not None
+        await gateway.fleet.accounts.put(replace(user, bus_user=replace(user.bus_user, suspended=True)))
+        status, answer, _ = await ask(bus, HELLO, headers={}, caller=OUTSIDE)
+        assert (status, "is suspended" in answer["error"]["message"]) == (400, True)
+        await gateway.fleet.accounts.remove(user.name)
+        status, answer, _ = await ask(bus, HELLO, headers={}, caller=OUTSIDE)
+        assert (status, "there is no bus user billing" in answer["error"]["message"]) == (400, True)
+    finally:
+        await gateway.fleet.accounts.put(AccountRules())

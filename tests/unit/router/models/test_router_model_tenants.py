@@ -43,6 +43,7 @@ class Told(Controlled):
 
     def __init__(self, bus: MemoryBus) -> None:
         super().__init__(bus)
+        self.context.state.accounts.replace_all([], 0)
         leases = LimitLeases(bus, self.context.state.accounts, "r")
         self.handlers = RouterSubscriptions(
             self.context, Dispatcher(self.context), LossReports(self.context), bus, leases
