@@ -251,8 +251,8 @@ def _outcome(replies: Sequence[ModelManaged | RyzError], *, several: bool) -> Pu
     if taken:
         left_out = {host: error.message for host, error in sorted(refusals.items())}
         return PutOutcome(taken[0].model, tuple(sorted(one.host for one in taken)), left_out)
-    first = next((one for one in refusals.values() if isinstance(one, Conflict)), None)
-    first = first or next(iter(refusals.values()))
+    conflicts = (one for one in refusals.values() if isinstance(one, Conflict))
+    first: RyzError = next(conflicts, next(iter(refusals.values())))
     if not several:
         raise first
     hosts_of: dict[str, list[str]] = {}
