@@ -93,7 +93,6 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     )
     limits = RecordLimits(settings.session_max_bytes, settings.part(SessionLives), register.session_days)
     sessions = SessionCalls(bus, store, tier, metrics, limits)
-
     responses = ResponseCalls(kept_responses, tier.make_room_for, settings.session_max_bytes)
 
     def detail() -> dict[str, Any]:
@@ -118,8 +117,8 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         await refuse_incomplete(starts)
     watching = starts.watch(settings.constants.check_s, lambda: service.stop(MISCONFIGURED))
     await sweeper.sweep_once()
-    check_s, probe_s = settings.constants.check_s, settings.constants.circuit.open_s
-    service.spawn(watch_store(store, check_s, probe_s), "watch session store")
+    probe_s = settings.constants.circuit.open_s
+    service.spawn(watch_store(store, settings.constants.check_s, probe_s), "watch session store")
     service.spawn(watching, "watch starts of the session store")
     service.spawn(sweeper.sweep_forever(), "sweep KV blocks")
     if settings.kv_redis_url:
@@ -129,11 +128,10 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     service.on_drain(server.stop)
     await keep_register(bus, register, stack)
     service.registry.register(AccountCollector(register))
-    classes = {"session_days": store.shorten, "response_days": kept_responses.shorten}
-    service.spawn(KeptDays(register, classes).run_forever(), "shorten what tenants keep")
+    kept = KeptDays(register, {"session_days": store.shorten, "response_days": kept_responses.shorten})
+    service.spawn(kept.run_forever(), "shorten what tenants keep")
     accounts = account_calls(bus, stack, make_closed_mark(settings, circuit, stack))
     usage = start_usage(service, settings, bus, leases, register)
-    used = UsedBySums(usage.sums, register)
     await server.start(
         [
             *sessions.calls(),
@@ -151,7 +149,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
                 accounts.audit,
                 usage=usage.erasure,
             ).calls(),
-            *limit_calls(settings, circuit, used, stack).calls(),
+            *limit_calls(settings, circuit, UsedBySums(usage.sums, register), stack).calls(),
         ]
     )
     await service.answer_operators(bus)

@@ -296,7 +296,7 @@ EXAMPLES: list[m.Wire] = [
     m.LoadAdapterCall(
         base="demo", name="fr", source="/adapters/fr", tenant="acme", replace=True,
         found=m.AdapterInspected(fingerprint="a" * 32, rank=8, num_bytes=1_474_560),
-    ),  # fmt: skip
+    ),
     m.UnloadAdapterCall(base="demo", name="fr"),
     m.AdapterManaged(adapter=ADAPTER),
     m.AdapterPut(adapter=ADAPTER, replace=True),

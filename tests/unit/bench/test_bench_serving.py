@@ -60,7 +60,7 @@ async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
 
 @pytest.mark.parametrize(("stream", "key"), [(False, ""), (True, ""), (True, "sk-of-acme-0123456789")])
 async def test_all_apis_are_measured_on_one_stack(stream: bool, key: str) -> None:
-    keys = {"api_keys": f"{key}:acme"} if key else {}
+    keys: dict[str, Any] = {"api_keys": f"{key}:acme"} if key else {}
     transports: list[Transport] = ["http", "grpc", "realtime"]
 
     async def all_of_them(seconds: float) -> Report:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from services.gateway.resources.batches.assembly import batch_service
 from services.gateway.resources.batches.record import BatchRecord
@@ -35,7 +36,7 @@ class Kept:
 
     def set_days(self, tenant: str, **days: int) -> None:
         before = self.register.version
-        stored = StoredAccount(record=TenantRecord(tenant=tenant, **days), revision=before + 1)
+        stored = StoredAccount(record=replace(TenantRecord(tenant=tenant), **days), revision=before + 1)
         self.register.apply(AccountChanged(before=before, version=before + 1, put=stored))
 
     async def store_file(self, tenant: str, file_id: str, age_days: float, **more: str | int) -> None:
