@@ -16,10 +16,9 @@ def confine(request: GenerateRequest, caller: Caller, max_priority: int, key_id:
     """The request without what the caller may not set.
 
     Its tenant is the caller's, its priority at most `max_priority`, and its key the caller's record. `kv`
-    (for measurements), `note` (for
-    callers that attach, which none outside may), `crashes` (a suspect is computed alone, which costs
-    the others steps), `party` and `weight` (a user that names many, or a large one, would get the share of
-    many) and `lost_group` are dropped.
+    (for measurements), `note` (for callers that attach, which none outside may), `crashes` (a suspect is
+    computed alone, which costs the others steps), `party` and `weight` (a user that names many, or a large
+    one, would get the share of many) and `lost_group` are dropped.
 
     Raises:
         InvalidRequest: it names another tenant.

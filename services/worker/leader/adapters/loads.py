@@ -5,7 +5,6 @@ that is the request's fault and does not count against the group.
 """
 
 import asyncio
-import socket
 
 import structlog
 
@@ -90,7 +89,7 @@ class AdapterLoads:
 
 def _refusal(model: str, reason: str, group: str) -> InvalidRequest:
     return InvalidRequest(
-        f"the adapter of {model} cannot be loaded by group {group} on {socket.gethostname()}: {reason}",
+        f"the adapter of {model} cannot be loaded by group {group}: {reason}",
         param="model",
         reason="adapter_not_loaded",
     )
