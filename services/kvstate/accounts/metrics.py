@@ -10,7 +10,7 @@ from prometheus_client.registry import Collector
 from shared.accounts.register import AccountRegister
 
 TENANT_STATES = ("active", "suspended")
-KEY_KINDS = ("tenant", "admin")
+KEY_KINDS = ("tenant", "admin", "bus_user")
 KEY_STATES = ("valid", "expired", "suspended")
 
 
@@ -43,7 +43,7 @@ class AccountCollector(Collector):
         yield tenants
         keys = GaugeMetricFamily(
             "ryz_kvstate_keys",
-            "Stored keys of a `tenant` or an `admin`: `valid`, `expired`, or `suspended` with their tenant.",
+            "Stored keys of a `tenant` or an `admin`, and bus users: `valid`, `expired`, or `suspended`.",
             labels=["kind", "state"],
         )
         counts = self._count_keys(suspended)
@@ -61,6 +61,8 @@ class AccountCollector(Collector):
         now_s, counts = self._now(), Counter[tuple[str, str]]()
         for key in self._register.keys_of():
             expired = key.expires_s and now_s >= key.expires_s
-            state = "expired" if expired else "suspended" if key.tenant in suspended else "valid"
-            counts["admin" if key.scopes.admin else "tenant", state] += 1
+            off = key.tenant in suspended or (key.bus_user is not None and key.bus_user.suspended)
+            state = "expired" if expired else "suspended" if off else "valid"
+            kind = "admin" if key.scopes.admin else "tenant" if key.bus_user is None else "bus_user"
+            counts[kind, state] += 1
         return counts
