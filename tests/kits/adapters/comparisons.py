@@ -4,7 +4,7 @@ A test of another compute gives its factory; everything else is the same for all
 """
 
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import mkdtemp
@@ -108,13 +108,18 @@ def check_mixed_adapters(
 
 def check_same_bits(family: str, rank: int, world: int, compute: ComputeFactory, kind: Kind = "LoRA") -> None:
     """A token's logits have the same bits in any batch; the base's are those without adapters."""
-    texts = {key: text(key) for key in TEXTS}
     files = adapter_files(family, rank, kind)
+    check_bits(lambda plans: _computed(family, world, plans, compute, files))
+
+
+def check_bits(computing: Callable[[list[StepPlan]], list[Tensor]]) -> None:
+    """The same for the logits of plans whose adapters are in `SLOTS`."""
+    texts = {key: text(key) for key in TEXTS}
     seen: dict[tuple[str, int], Tensor] = {}
     repeated = 0
     for seed, slots in ((1, SLOTS), (2, SLOTS), (3, {})):
         plans, rows = random_plans(texts, random.Random(seed))
-        computed = _computed(family, world, with_adapters(plans, slots), compute, files)
+        computed = computing(with_adapters(plans, slots))
         for found, wanted in zip(computed, rows, strict=True):
             for row, location in zip(found, wanted, strict=True):
                 if slots or location[0] not in SLOTS:

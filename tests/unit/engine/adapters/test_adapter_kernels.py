@@ -1,6 +1,7 @@
 """Adapters in the compiled kernels: against models that they are merged into, and bits in any batch."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from services.worker.engine.rank.compute import Compute
 from services.worker.engine.rank.sequences import PlanError
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.run_config import Precision
-from tests.kits.adapters.comparisons import RANKS, check_mixed_adapters, check_same_bits
+from tests.kits.adapters.comparisons import RANKS, SLOTS, check_bits, check_mixed_adapters, check_same_bits
 from tests.kits.adapters.comparisons import TARGETS as PEFT_TARGETS
 from tests.kits.adapters.merged_adapters import merge, random_adapter
 from tests.kits.engine.gguf_models import write_gguf
@@ -37,6 +38,7 @@ from tests.kits.engine.rank_threads import (
 )
 from tests.kits.engine.small_models import all_models, make_tiny
 from tests.kits.families.compiled import FORMS, compiled, relative_error
+from tests.kits.families.step_plans import NUM_BLOCKS
 
 TARGETS = targets()
 BASE = [-1] * 3
@@ -154,6 +156,15 @@ def test_logits_equal_those_of_peft(family: str) -> None:
 def test_bits_do_not_depend_on_who_shares_the_batch(family: str, world: int, form: str) -> None:
     for target in TARGETS:
         check_same_bits(family, 16, world, compiled(FORMS[form], target, threads=2))
+
+
+def test_bits_beside_codes_do_not_depend_on_who_shares_the_batch(tmp_path: Path) -> None:
+    model = make_tiny("llama", tmp_path / "model", hidden_size=96, intermediate_size=192, head_dim=16)
+    coded = write_gguf(model, tmp_path / "coded.gguf", "Q8_0")
+    adapters = [random_adapter(coded, 8, 1)] * SLOTS["b"] + [random_adapter(coded, 16, 2)]
+    for target in TARGETS:
+        factory = adapted(native_ranks(target, 2, "codes"), adapters)
+        check_bits(partial(plan_logits, coded, 1, num_blocks=NUM_BLOCKS, compute=factory))
 
 
 def test_a_prompt_beyond_one_pass_has_the_same_bits_on_any_threads(tmp_path: Path) -> None:
