@@ -23,17 +23,22 @@ def checked_keys(settings: GatewaySettings) -> dict[str, str]:
         _refuse_setting(f"RYZ_API_KEYS: {error}")
     if 0 < len(settings.session_key.get_secret_value()) < MIN_KEY_CHARS:
         _refuse_setting(f"RYZ_SESSION_KEY needs {MIN_KEY_CHARS} characters or more, or none")
+    return keys
+
+
+def exposed_by(settings: GatewaySettings, keys: dict[str, str]) -> str:
+    """The setting by which other machines reach the API while no setting asks for keys.
+
+    Empty: there is none, or it is meant (`RYZ_OPEN_TO_NETWORK`). Else stored keys have to be required.
+    """
     variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
     addresses = {variable: settings.http_published or settings.http_host}
     if settings.grpc_port and settings.grpc_host:
         addresses["RYZ_GRPC_HOST"] = settings.grpc_host
     for name, reached_at in addresses.items():
         if not settings.open_to_network and open_network(reached_at, bool(keys or settings.oidc_issuer)):
-            _refuse_setting(
-                f"{name}={reached_at} without API keys would serve every machine "
-                "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant"
-            )
-    return keys
+            return f"{name}={reached_at}"
+    return ""
 
 
 def checked_admin_keys(settings: GatewaySettings) -> frozenset[str]:

@@ -32,6 +32,7 @@ Api = Literal[
     "models",
 ]  # fmt: skip
 ANY_REVISION = -1
+ACCOUNTS_EMPTIED = "accounts_emptied"  # the reason while the records are lost and keys were required
 ERASED_TENANTS = "erased-tenants"  # the name of the usage of tenants that were erased; no tenant may have it
 MAX_TENANTS, MAX_KEYS = 10_000, 50_000
 

@@ -4,21 +4,26 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
+import structlog
+
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.identity.account_copy import AccountCopy
 from services.gateway.admission.identity.guesses import KeyGuesses
 from services.gateway.admission.identity.identities import Identities, Tokens
 from services.gateway.admission.identity.oidc_claims import parse_claims
 from services.gateway.admission.parties import party_of_address
+from services.gateway.checked_settings import exposed_by
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.accounts.register import AccountRegister
 from shared.bus import Bus
 from shared.client.calls.accounts_sync import AccountsSync
+from shared.errors import InvalidRequest
 from shared.messages import AccountChanged
 from shared.web.http_limits import networks
 
 Hear = Callable[[AccountChanged], None]
+log = structlog.get_logger(__name__)
 
 
 class AccountNews:
@@ -52,11 +57,18 @@ async def open_identities(
         bus: The broker.
         stack: Closes what is opened here.
         metrics: Count refused keys, and tell the age of the copy.
+
+    Raises:
+        InvalidRequest: The register says that requests need no key either, so the API would be open to them.
     """
     loop, trusted, news = asyncio.get_running_loop(), networks(settings.http_trusted_proxies), AccountNews()
     accounts = AccountsSync(bus, AccountRegister(), on_applied=news.pass_on)
     await accounts.listen()
     await accounts.read()
+    copy = AccountCopy(accounts.register, lambda: accounts.last_read_at, loop.time)
+    exposed = exposed_by(settings, keys)
+    if exposed:
+        _check_exposed(exposed, copy)
     keeping = asyncio.create_task(accounts.keep())
     stack.callback(keeping.cancel)
     began_at = loop.time()
@@ -66,9 +78,26 @@ async def open_identities(
         return party_of_address(client, trusted)
 
     tokens = await _open_tokens(settings, stack) if settings.oidc_issuer else None
-    copy = AccountCopy(accounts.register, lambda: accounts.last_read_at, loop.time)
     guesses = KeyGuesses(address_of, metrics.count_refused_key)
-    return Identities(Keyring(keys), copy, guesses, tokens), news
+    return Identities(Keyring(keys), copy, guesses, tokens, may_be_open=not exposed), news
+
+
+def _check_exposed(exposed: str, copy: AccountCopy) -> None:
+    """Raises `InvalidRequest` if the API would be open to other machines; says what holds if it is closed."""
+    if copy.register.rules.keys_required:
+        log.info("other machines reach the API; requests need a stored key", setting=exposed)
+        return
+    if copy.was_read:
+        raise InvalidRequest(
+            f"{exposed} without API keys would serve every machine that reaches this one: set RYZ_API_KEYS, "
+            "or have requests need a stored key (`ryz keys create --tenant NAME`, or `ryz keys require on`), "
+            "or set RYZ_OPEN_TO_NETWORK=true if that is meant"
+        )
+    log.warning(
+        "other machines reach the API, and whether requests need a key is not known: all are refused",
+        setting=exposed,
+        remedy="start the KV state service and its broker; or set RYZ_API_KEYS",
+    )
 
 
 async def _open_tokens(settings: GatewaySettings, stack: AsyncExitStack) -> Tokens:
