@@ -10,7 +10,6 @@ from services.gateway.admission.identity.oidc_claims import ClaimNames, parse_cl
 from services.gateway.answering.intake.model_aliases import parse_aliases
 from services.gateway.resources.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
-from shared.host.open_network import open_network
 
 log = structlog.get_logger(__name__)
 
@@ -24,21 +23,6 @@ def checked_keys(settings: GatewaySettings) -> dict[str, str]:
     if 0 < len(settings.session_key.get_secret_value()) < MIN_KEY_CHARS:
         _refuse_setting(f"RYZ_SESSION_KEY needs {MIN_KEY_CHARS} characters or more, or none")
     return keys
-
-
-def exposed_by(settings: GatewaySettings, keys: dict[str, str]) -> str:
-    """The setting by which other machines reach the API while no setting asks for keys.
-
-    Empty: there is none, or it is meant (`RYZ_OPEN_TO_NETWORK`). Else stored keys have to be required.
-    """
-    variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
-    addresses = {variable: settings.http_published or settings.http_host}
-    if settings.grpc_port and settings.grpc_host:
-        addresses["RYZ_GRPC_HOST"] = settings.grpc_host
-    for name, reached_at in addresses.items():
-        if not settings.open_to_network and open_network(reached_at, bool(keys or settings.oidc_issuer)):
-            return f"{name}={reached_at}"
-    return ""
 
 
 def checked_admin_keys(settings: GatewaySettings) -> frozenset[str]:

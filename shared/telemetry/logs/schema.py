@@ -156,6 +156,7 @@ OF_PROCESSES = {
         open_files="the limit of open files",
         connections="connections that fit into it",
         configured="what the settings allow",
+        setting="a setting with its value",
         keys="how many keys",
         blocks="how many KV blocks",
         epoch="of a lease; grows with each holder",

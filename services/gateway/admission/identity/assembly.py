@@ -4,26 +4,22 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
-import structlog
-
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.identity.account_copy import AccountCopy
+from services.gateway.admission.identity.exposed import check_exposed, exposed_by
 from services.gateway.admission.identity.guesses import KeyGuesses
 from services.gateway.admission.identity.identities import Identities, Tokens
 from services.gateway.admission.identity.oidc_claims import parse_claims
 from services.gateway.admission.parties import party_of_address
-from services.gateway.checked_settings import exposed_by
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from shared.accounts.register import AccountRegister
 from shared.bus import Bus
 from shared.client.calls.accounts_sync import AccountsSync
-from shared.errors import InvalidRequest
 from shared.messages import AccountChanged
 from shared.web.http_limits import networks
 
 Hear = Callable[[AccountChanged], None]
-log = structlog.get_logger(__name__)
 
 
 class AccountNews:
@@ -68,7 +64,7 @@ async def open_identities(
     copy = AccountCopy(accounts.register, lambda: accounts.last_read_at, loop.time)
     exposed = exposed_by(settings, keys)
     if exposed:
-        _check_exposed(exposed, copy)
+        check_exposed(exposed, copy)
     keeping = asyncio.create_task(accounts.keep())
     stack.callback(keeping.cancel)
     began_at = loop.time()
@@ -80,24 +76,6 @@ async def open_identities(
     tokens = await _open_tokens(settings, stack) if settings.oidc_issuer else None
     guesses = KeyGuesses(address_of, metrics.count_refused_key)
     return Identities(Keyring(keys), copy, guesses, tokens, may_be_open=not exposed), news
-
-
-def _check_exposed(exposed: str, copy: AccountCopy) -> None:
-    """Raises `InvalidRequest` if the API would be open to other machines; says what holds if it is closed."""
-    if copy.register.rules.keys_required:
-        log.info("other machines reach the API; requests need a stored key", setting=exposed)
-        return
-    if copy.was_read:
-        raise InvalidRequest(
-            f"{exposed} without API keys would serve every machine that reaches this one: set RYZ_API_KEYS, "
-            "or have requests need a stored key (`ryz keys create --tenant NAME`, or `ryz keys require on`), "
-            "or set RYZ_OPEN_TO_NETWORK=true if that is meant"
-        )
-    log.warning(
-        "other machines reach the API, and whether requests need a key is not known: all are refused",
-        setting=exposed,
-        remedy="start the KV state service and its broker; or set RYZ_API_KEYS",
-    )
 
 
 async def _open_tokens(settings: GatewaySettings, stack: AsyncExitStack) -> Tokens:
