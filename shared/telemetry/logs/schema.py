@@ -190,6 +190,7 @@ OF_TROUBLE = {
         cause="the cause of a change; of a loss what heartbeats said: `ended`, `frozen`, `hung`",
         remedy="what to do",
         setting="a setting with its value",
+        what="what was removed: a field of a tenant's record, such as `response_days`",
         found_by="who noticed a loss",
         subject="a subject of the broker",
         reply="the subject for the answer",
