@@ -35,14 +35,15 @@ def up(options: UpOptions) -> None:
     from cli.stack.fleet.check import checked_models  # noqa: PLC0415
     from cli.stack.fleet.declare import declare  # noqa: PLC0415
     from cli.stack.host.private import OWN_UMASK  # noqa: PLC0415
-    from cli.stack.host.reachability import refuse_open_network  # noqa: PLC0415
+    from cli.stack.host.reachability import may_have_keys, refuse_open_network  # noqa: PLC0415
     from cli.stack.kernels import compile_missing_kernels  # noqa: PLC0415
     from cli.stack.machine import settle_sizing  # noqa: PLC0415
 
     os.umask(OWN_UMASK)  # files of this command and its services are for this user only
     state_dir = StateDir(options.state_dir)
     runner.refuse_if_up(state_dir.path)
-    refuse_open_network(options.host, os.environ.get("RYZ_API_KEYS", ""), allowed=options.open_to_network)
+    allowed = options.open_to_network or may_have_keys(state_dir.path, options.nats_url)
+    refuse_open_network(options.host, os.environ.get("RYZ_API_KEYS", ""), allowed=allowed)
     if options.precision not in {"auto", "fp32"} and options.kernels == "plain":
         fail(
             f"`--precision {options.precision}` needs the compiled kernels: leave out one of the two.",

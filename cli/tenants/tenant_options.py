@@ -37,6 +37,12 @@ class TenantOptions:
         int | None,
         typer.Option(min=0, max=3650, help="How long batches and their files are kept.", show_default=False),
     ] = None
+    usage_days: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=3650, help="How long sums of usage are kept, 36 or more.", show_default=False
+        ),
+    ] = None
     note: Annotated[str | None, typer.Option(help="For people.", show_default=False)] = None
 
     def applied_to(self, record: "TenantRecord") -> "TenantRecord":
@@ -51,6 +57,7 @@ class TenantOptions:
             "response_days": self.response_days,
             "file_days": self.file_days,
             "batch_days": self.batch_days,
+            "usage_days": self.usage_days,
             "note": self.note,
         }
         return replace(record, **{name: value for name, value in given.items() if value is not None})

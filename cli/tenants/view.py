@@ -91,6 +91,7 @@ def tenant_lines(record: TenantRecord, keys: Sequence[KeyRecord]) -> list[tuple[
         ("responses kept", _days(record.response_days)),
         ("files kept", _days(record.file_days, "as they came")),
         ("batches kept", _days(record.batch_days)),
+        ("usage kept", _days(record.usage_days)),
         ("note", record.note or "-"),
         ("made", when(record.created_s)),
         ("keys", ", ".join(shown_prefix(key.key_id) for key in keys) or "none"),

@@ -121,10 +121,14 @@ async def start(
     parties = Parties(identities, settings)
     slots = parties.quota(settings.max_concurrent, what="requests under way", reason="gateway_concurrency")
     held = parties.quota(settings.max_held_bytes, what="bytes of bodies", reason="gateway_memory")
-    units = {"places": (slots, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
-    service.registry.register(QuotaCollector(units))
+    service.registry.register(
+        QuotaCollector(
+            {"places": (slots, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
+        )
+    )
     spaces = parties.quota(settings.stream_max_parked, what="detached streams", reason="parked_streams")
-    detached = DetachedStreams(slots, metrics, spaces)
+    limits = await call_limits(bus, identities.register, settings.instance_id, metrics, stack)
+    detached = DetachedStreams(slots, metrics, spaces, limits)
     stack.push_async_callback(detached.close)
 
     async def quick_models() -> ModelList:
@@ -146,7 +150,7 @@ async def start(
             # also before it is ready, for connections that waited for it, and while the broker is away
             accepting=lambda: service.state in {"starting", "ready"},
             tokens=tokens,
-            limits=await call_limits(bus, identities.register, settings.instance_id, metrics, stack),
+            limits=limits,
         ),
         bodies=BodyReader(settings, held, parties.body_quota()),
         metrics=metrics,
@@ -281,11 +285,8 @@ def main() -> None:
     """The entry point of the process."""
     settings, client_settings = load(GatewaySettings), load(ClientSettings)
     keys, passed = checked_keys(settings), passed_socket()
-    (
-        checked_aliases(settings),
-        checked_admin_keys(settings),
-        checked_claims(settings),
-    )  # before anything is connected
+    # before anything is connected
+    _ = checked_aliases(settings), checked_admin_keys(settings), checked_claims(settings)
 
     async def setup(service: Service, stack: AsyncExitStack) -> None:
         bus = await service.connect_bus(stack)

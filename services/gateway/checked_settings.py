@@ -10,7 +10,6 @@ from services.gateway.admission.identity.oidc_claims import ClaimNames, parse_cl
 from services.gateway.answering.intake.model_aliases import parse_aliases
 from services.gateway.resources.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
-from shared.host.open_network import open_network
 
 log = structlog.get_logger(__name__)
 
@@ -23,16 +22,6 @@ def checked_keys(settings: GatewaySettings) -> dict[str, str]:
         _refuse_setting(f"RYZ_API_KEYS: {error}")
     if 0 < len(settings.session_key.get_secret_value()) < MIN_KEY_CHARS:
         _refuse_setting(f"RYZ_SESSION_KEY needs {MIN_KEY_CHARS} characters or more, or none")
-    variable = "RYZ_HTTP_PUBLISHED" if settings.http_published else "RYZ_HTTP_HOST"
-    addresses = {variable: settings.http_published or settings.http_host}
-    if settings.grpc_port and settings.grpc_host:
-        addresses["RYZ_GRPC_HOST"] = settings.grpc_host
-    for name, reached_at in addresses.items():
-        if not settings.open_to_network and open_network(reached_at, bool(keys or settings.oidc_issuer)):
-            _refuse_setting(
-                f"{name}={reached_at} without API keys would serve every machine "
-                "that reaches this one: set RYZ_API_KEYS, or RYZ_OPEN_TO_NETWORK=true if that is meant"
-            )
     return keys
 
 

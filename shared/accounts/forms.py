@@ -63,6 +63,7 @@ def tenant_form(record: TenantRecord) -> Form:
         "response_days": record.response_days,
         "file_days": record.file_days,
         "batch_days": record.batch_days,
+        "usage_days": record.usage_days,
         "note": record.note,
         "limits": limits_form(record.limits),
         "created_s": record.created_s,

@@ -101,7 +101,7 @@ LIMITS = m.Limits(
 SCOPES = m.Scopes(models=["demo"], apis=["chat"], admin=True, read_only=True)
 TENANT = m.TenantRecord(
     tenant="acme", limits=LIMITS, weight=2.0, models=["demo"], time_zone="Europe/Oslo", suspended=True,
-    session_days=30, response_days=20, file_days=10, batch_days=5, note="pilot", created_s=17,
+    session_days=30, response_days=20, file_days=10, batch_days=5, usage_days=40, note="pilot", created_s=17,
 )  # fmt: skip
 KEY = m.KeyRecord(
     key_id="0123456789ab", tenant="acme", digest=bytes(range(32)), label="ci", scopes=SCOPES, limits=LIMITS,

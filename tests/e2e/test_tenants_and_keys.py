@@ -131,6 +131,30 @@ def test_routes_manage_tenants_and_keys(stack: Stack) -> None:
     assert far.status_code in {401, 403}
 
 
+def test_days_that_a_tenant_keeps_things(stack: Stack) -> None:
+    days = {"session_days": 30, "response_days": 20, "file_days": 10, "batch_days": 5, "usage_days": 60}
+    options = [word for name, count in days.items() for word in (f"--{name.replace('_', '-')}", str(count))]
+    made = told(stack, "tenants", "create", "kept", *options)
+    assert {name: made[name] for name in days} == days
+    changed = told(stack, "tenants", "set", "kept", "--file-days", "0", "--usage-days", "36")
+    assert {name: changed[name] for name in days} == days | {"file_days": 0, "usage_days": 36}
+    code, said = refused(stack, "tenants", "set", "kept", "--usage-days", "35")
+    assert (code, "36 days or more" in " ".join(said.split())) == (2, True)
+    admin = (stack.state_dir.path / "admin.key").read_text().strip()
+    url = f"{stack.state.url}/v1/manage/tenants/kept"
+    with httpx.Client(timeout=30, headers={"Authorization": f"Bearer {admin}"}) as client:
+        answer = client.patch(url, json=days)
+        assert (answer.status_code, {name: answer.json()[name] for name in days}) == (200, days)
+        for name in days:
+            assert client.patch(url, json={name: 3651}).status_code == 400
+            lower = client.patch(url, json={name: 0}).json()
+            assert {one: lower[one] for one in days} == days | {name: 0}
+            client.patch(url, json=days)
+        refusal = client.patch(url, json={"usage_days": 1})
+        assert (refusal.status_code, refusal.json()["error"]["param"]) == (400, "usage_days")
+    told(stack, "tenants", "delete", "kept")
+
+
 def test_the_document_has_the_routes(stack: Stack) -> None:
     document = httpx.get(f"{stack.state.url}/openapi.json").json()
     routes = {(path, method) for path, methods in document["paths"].items() for method in methods}

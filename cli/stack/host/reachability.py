@@ -6,23 +6,36 @@ Only a TCP connection is tried; the services speak the protocol and know the pas
 import socket
 import time
 from contextlib import suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from cli.console import fail
 from shared.host.open_network import open_network
+from shared.streams import ACCOUNTS_STREAM
 
 WAIT_S = 6.0
 PAUSE_S = 0.5
 CONNECT_S = 2.0
+STREAMS = "jetstream"  # of the state directory: where the broker of `ryz up` keeps its streams
 PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443, "redis": 6379, "rediss": 6379}
 
 
+def may_have_keys(state_dir: Path, nats_url: str | None) -> bool:
+    """Return whether a broker may have stored keys: that of an earlier start, or one of the user's own.
+
+    The gateway reads them, and refuses to start unless requests need a key; this only lets it try.
+    """
+    return bool(nats_url) or any(state_dir.glob(f"{STREAMS}/**/{ACCOUNTS_STREAM}"))
+
+
 def refuse_open_network(host: str, api_keys: str, *, allowed: bool) -> None:
-    """Fail if the API would be open to the network, unless `allowed` says that this is meant."""
+    """Fail if the API would be open to the network, unless that is `allowed`."""
     if not allowed and open_network(host, bool(api_keys.strip())):
         fail(
             f"`--host {host}` without API keys would serve every machine that reaches this one. Set "
-            "RYZ_API_KEYS=KEY:TENANT, or say with `--open-to-network` that this is meant.",
+            "RYZ_API_KEYS=KEY:TENANT, or start without `--host`, make a key "
+            "(`ryz keys create --tenant NAME`) and start again, or say with `--open-to-network` that this "
+            "is meant.",
             2,
         )
 

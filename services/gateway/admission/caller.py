@@ -18,6 +18,7 @@ from shared.telemetry.spans.request_trace import RequestTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
 _ID_HEADERS = (b"x-request-id", b"request-id")  # the second is Anthropic's
+Claim = list[tuple[Lease, int, int]]  # units of limits: which one, how many, and of which window
 
 
 class Connection(Protocol):
@@ -110,7 +111,7 @@ class Caller:
     tenant: str = ""
     party: str = ""
     limits: Party = NO_LIMITS
-    claim: list[tuple[Lease, int, int]] = field(default_factory=list)
+    claim: Claim = field(default_factory=list)
     model: str = ""
     models: ModelScope | None = None
     asked_model: str = ""

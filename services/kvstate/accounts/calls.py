@@ -31,6 +31,7 @@ from shared.messages import (
     AuditQuery,
     StoredAccount,
 )
+from shared.messages.tenants.accounts import ACCOUNTS_EMPTIED
 
 PAGE_BYTES = 256 * 1024
 _TRIES = 20  # of a change, while other replicas write
@@ -54,6 +55,7 @@ class AccountCalls:
         self._bus = bus
         self._mark = mark
         self._was_closed = False  # as this replica read last
+        self._was_open = False  # it has found neither a rule nor the mark
         self._store = store
         self.audit = audit
         self._changing = asyncio.Lock()
@@ -74,6 +76,7 @@ class AccountCalls:
             raise
         if not query.cursor:
             await self._note_rule(table)
+            await self._check_not_emptied(table)
         return table.page(query.cursor, PAGE_BYTES, query.known)
 
     async def _check_open(self) -> None:
@@ -96,11 +99,25 @@ class AccountCalls:
                 reason="accounts_store",
             )
 
+    async def _check_not_emptied(self, table: AccountTable) -> None:
+        """Raises `Unavailable` if keys were required and the stream has no rule any more, or that may be.
+
+        No change removes the rule: a stream without it was never used, or has lost its records.
+        """
+        if self._was_open or _rule_in(table) is not None:
+            return
+        if self._was_closed or await self._mark.stands():
+            raise Unavailable(
+                "requests needed a key, and the broker's stream of tenants and keys has lost its records: "
+                "put back its data, or say what holds now: `ryz keys require off` or `ryz keys require on`",
+                reason=ACCOUNTS_EMPTIED,
+            )
+        self._was_open = True
+
     async def _note_rule(self, table: AccountTable) -> None:
-        stored = table.stored(AccountRules().name)
-        rule = None if stored is None else stored.record
-        self._was_closed = isinstance(rule, AccountRules) and rule.keys_required
-        if table.version:  # a stream in which nothing was written says nothing of what was before
+        rule = _rule_in(table)
+        if rule is not None:  # a stream without one says nothing of what was before
+            self._was_closed, self._was_open = rule.keys_required, False
             await self._mark.note(required=self._was_closed)
 
     async def _entries(self, query: AuditQuery) -> AuditPage:
@@ -189,3 +206,9 @@ class AccountCalls:
             )
         except RyzError as problem:
             log.warning("audit entry not written", error=problem.message)
+
+
+def _rule_in(table: AccountTable) -> AccountRules | None:
+    stored = table.stored(AccountRules().name)
+    rule = None if stored is None else stored.record
+    return rule if isinstance(rule, AccountRules) else None

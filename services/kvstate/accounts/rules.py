@@ -19,7 +19,13 @@ from shared.messages import (
     TenantRecord,
 )
 from shared.messages.base import DEFAULT_TENANT
-from shared.messages.tenants.accounts import ANY_REVISION, ERASED_TENANTS, MAX_KEYS, MAX_TENANTS
+from shared.messages.tenants.accounts import (
+    ANY_REVISION,
+    ERASED_TENANTS,
+    MAX_KEYS,
+    MAX_TENANTS,
+    MIN_USAGE_DAYS,
+)
 
 RULES = AccountRules().name
 MAX_PRICES = 10_000
@@ -132,6 +138,12 @@ def _checked_tenant(
         raise InvalidRequest(
             f"{ERASED_TENANTS!r} is the name for the usage of erased tenants: choose another one",
             param="tenant",
+        )
+    if 0 < record.usage_days < MIN_USAGE_DAYS:
+        raise InvalidRequest(
+            f"usage is kept for {MIN_USAGE_DAYS} days or more, or 0 (as RYZ_USAGE_DAYS says): limits of "
+            f"months rest on it, and {record.usage_days} days were given",
+            param="usage_days",
         )
     try:
         ZoneInfo(record.time_zone)

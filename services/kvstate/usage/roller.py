@@ -8,7 +8,7 @@ nothing twice and nothing less. A lease lets one replica work at a time; nothing
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, datetime
 from operator import add
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ import structlog
 
 from services.kvstate.usage.erased import nameless_sum
 from services.kvstate.usage.eraser import UsageEraser
+from services.kvstate.usage.kept_sums import KeptSums
 from services.kvstate.usage.metrics import UsageMetrics
 from services.kvstate.usage.request_index import MAX_IDS, Added, RequestIndex
 from services.kvstate.usage.stored_sums import (
@@ -85,13 +86,12 @@ class UsageRoller:
         self._sums = sums
         self._register = register
         self._metrics = metrics
-        self._keep_days = keep_days
+        self._kept = KeptSums(register, keep_days)
         self._max_ids = max_ids
         self._index = RequestIndex(max_ids)
         self._ledger = ""
         self._position_at = 0
         self._ready = False
-        self._oldest: date | None = None
         self._repeated = RepeatedLog(log)
         self._eraser = UsageEraser(streams, sums, self._time_zone_of)
         self._erasures: frozenset[tuple[str, int]] = frozenset()  # those that the index knows of
@@ -115,6 +115,7 @@ class UsageRoller:
                 if not await may_roll():
                     self._ready = False
                     await self._streams.refresh(self._sums)
+                    self._sums.drop_all(self._over())  # the one that works removes them from the stream
                 elif await self.roll_once() == AT_ONCE or self.has_more:
                     pause_s = 0.0
             except WrongLastMessage:
@@ -148,7 +149,7 @@ class UsageRoller:
             self.read_to = found[-1].seq
             position = Position(read_to=self.read_to, ledger=self._ledger)
             self._position_at = await self._streams.put_position(position, self._position_at)
-        self._forget_old()
+        await self._remove_old()
         self.has_more = await self._eraser.go_on(self.read_to, self._ledger, self._late)
         self._late.clear()
         self._ready = True
@@ -169,6 +170,7 @@ class UsageRoller:
         fresh = UsageSums()
         await self._streams.refresh(fresh)
         self._sums.replace_all(fresh)
+        self._kept.forget()
         await self._eraser.freeze()
         self._erasures = self._begun_erasures()
         position, self._position_at = await self._streams.position()
@@ -238,8 +240,11 @@ class UsageRoller:
         record = self._register.tenant(tenant)
         return "UTC" if record is None else record.time_zone
 
-    def _forget_old(self) -> None:
-        oldest = datetime.fromtimestamp(time.time(), UTC).date() - timedelta(days=self._keep_days + 1)
-        if self._oldest != oldest:
-            self._oldest = oldest
-            self._sums.forget_before(oldest.isoformat())
+    async def _remove_old(self) -> None:
+        over = self._over()
+        for name in over:
+            await self._streams.remove_sum(name)
+        self._sums.drop_all(over)
+
+    def _over(self) -> list[SumName]:
+        return self._kept.over(self._sums, datetime.fromtimestamp(time.time(), UTC).date())

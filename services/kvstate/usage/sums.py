@@ -1,6 +1,7 @@
 """All sums in memory, by day, tenant, key and model: lists them, and adds them up for limits. Pure."""
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Mapping
 
 from services.kvstate.usage.erased import UsageErasure
 from services.kvstate.usage.stored_sums import PRICED_TOKENS, StoredSum, SumName
@@ -76,6 +77,25 @@ class UsageSums:
         """Takes what was read anew."""
         self.seen, self._sums, self._names, self._sorted = fresh.seen, fresh._sums, fresh._names, False
         self._erasures = fresh._erasures
+
+    def before(self, first_days: Mapping[str, str]) -> list[SumName]:
+        """The sums of tenants that are of an earlier day than the first one that each of these keeps.
+
+        Those of tenants that are being erased are not among them: they are moved.
+        """
+        if not first_days:
+            return []
+        return [
+            one
+            for one in self._sums
+            if one.day < first_days.get(one.tenant, "") and one.tenant not in self._erasures
+        ]
+
+    def drop_all(self, names: Collection[SumName]) -> None:
+        """Forgets sums that are over."""
+        for name in names:
+            self._sums.pop(name, None)
+        self._names = [one for one in self._names if one in self._sums]
 
     def forget_before(self, day: str) -> None:
         """Forgets days before this one, which the stream drops as well."""

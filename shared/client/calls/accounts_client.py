@@ -35,7 +35,7 @@ from shared.messages import (
     StoredAccount,
     TenantRecord,
 )
-from shared.messages.tenants.accounts import ANY_REVISION
+from shared.messages.tenants.accounts import ACCOUNTS_EMPTIED, ANY_REVISION
 
 OVERLAP_S = 3600  # of a rotation
 ANSWER_S = 10.0  # a change is written to the broker's disk, and read back
@@ -221,8 +221,17 @@ class AccountsClient:
         return revoked
 
     async def require_keys(self, *, required: bool) -> AccountRules:
-        """Closes the API to requests without a key, or opens it again; returns all rules."""
-        stored = await self.put(replace((await self.read()).rules, keys_required=required))
+        """Closes the API to requests without a key, or opens it again; returns all rules.
+
+        Where the records are lost it is the one change that is possible: it decides anew.
+        """
+        try:
+            rules = (await self.read()).rules
+        except Unavailable as error:
+            if error.data.get("reason") != ACCOUNTS_EMPTIED:
+                raise
+            rules = AccountRules()
+        stored = await self.put(replace(rules, keys_required=required))
         assert isinstance(stored.record, AccountRules)
         return stored.record
 

@@ -99,10 +99,13 @@ class LimitLeases:
         return self._wait(needs)
 
     def check(self, party: Party) -> None:
-        """Raises like `take` if a request of this party would be refused without asking; takes nothing."""
+        """Raises like `take` if a request of this party would be refused without asking; takes nothing.
+
+        Running requests are not looked at: what resumes or ends one of them is no further one.
+        """
         now = self._clock()
         for lease in party.leases:
-            if lease.held < 1 and lease.is_short(1, now):
+            if not lease.is_running and lease.held < 1 and lease.is_short(1, now):
                 raise over_limit(lease.pool, lease.ends_at - now)
 
     def count(self, needs: Needs) -> None:

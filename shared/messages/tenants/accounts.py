@@ -32,8 +32,11 @@ Api = Literal[
     "models",
 ]  # fmt: skip
 ANY_REVISION = -1
+ACCOUNTS_EMPTIED = "accounts_emptied"  # the reason while the records are lost and keys were required
 ERASED_TENANTS = "erased-tenants"  # the name of the usage of tenants that were erased; no tenant may have it
 MAX_TENANTS, MAX_KEYS = 10_000, 50_000
+# limits of months, and records of requests that are added up late, rest on the last 35 days
+MIN_USAGE_DAYS = 36
 
 
 class Limits(Wire, frozen=True, kw_only=True):
@@ -91,6 +94,8 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
         file_days: How long its files are kept; 0: until they are deleted, or for the time they came with.
         batch_days: How long its batches, and the files that these wrote, are kept after their end; 0: batches
             as the settings say, files as `file_days` 0.
+        usage_days: How long its daily sums of usage are kept, at least `MIN_USAGE_DAYS`; 0: as the settings
+            say, which is also the longest.
     """
 
     tenant: Tenant
@@ -103,6 +108,7 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
     response_days: Days = 0
     file_days: Days = 0
     batch_days: Days = 0
+    usage_days: Days = 0
     note: Annotated[str, msgspec.Meta(max_length=256)] = ""
     created_s: int = 0
 

@@ -56,6 +56,15 @@ def test_what_is_no_time_zone(zone: str) -> None:
     assert refused.value.data["param"] == "time_zone"
 
 
+def test_usage_is_kept_for_more_than_a_month() -> None:
+    for days in (0, 36, 3650):
+        assert rules.checked(put(replace(ACME, usage_days=days)), table(), 1) is not None
+    for days in (1, 35):
+        with pytest.raises(InvalidRequest, match="36 days or more") as refused:
+            rules.checked(put(replace(ACME, usage_days=days)), table(), 1)
+        assert refused.value.data["param"] == "usage_days"
+
+
 def test_keys_of_the_default_tenant_need_no_record() -> None:
     assert rules.checked(put(replace(KEY, tenant="default")), table(), 1) is not None
     with pytest.raises(AccountNotFound, match="ryz tenants create acme"):

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.identity.account_copy import AccountCopy
+from services.gateway.admission.identity.exposed import check_exposed, exposed_by
 from services.gateway.admission.identity.guesses import KeyGuesses
 from services.gateway.admission.identity.identities import Identities, Tokens
 from services.gateway.admission.identity.oidc_claims import parse_claims
@@ -52,11 +53,18 @@ async def open_identities(
         bus: The broker.
         stack: Closes what is opened here.
         metrics: Count refused keys, and tell the age of the copy.
+
+    Raises:
+        InvalidRequest: The register says that requests need no key either, so the API would be open to them.
     """
     loop, trusted, news = asyncio.get_running_loop(), networks(settings.http_trusted_proxies), AccountNews()
     accounts = AccountsSync(bus, AccountRegister(), on_applied=news.pass_on)
     await accounts.listen()
     await accounts.read()
+    copy = AccountCopy(accounts.register, lambda: accounts.last_read_at, loop.time)
+    exposed = exposed_by(settings, keys)
+    if exposed:
+        check_exposed(exposed, copy)
     keeping = asyncio.create_task(accounts.keep())
     stack.callback(keeping.cancel)
     began_at = loop.time()
@@ -66,9 +74,8 @@ async def open_identities(
         return party_of_address(client, trusted)
 
     tokens = await _open_tokens(settings, stack) if settings.oidc_issuer else None
-    copy = AccountCopy(accounts.register, lambda: accounts.last_read_at, loop.time)
     guesses = KeyGuesses(address_of, metrics.count_refused_key)
-    return Identities(Keyring(keys), copy, guesses, tokens), news
+    return Identities(Keyring(keys), copy, guesses, tokens, may_be_open=not exposed), news
 
 
 async def _open_tokens(settings: GatewaySettings, stack: AsyncExitStack) -> Tokens:

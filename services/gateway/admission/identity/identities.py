@@ -40,6 +40,8 @@ class Identities:
         guesses: Slows addresses with wrong keys.
         tokens: Reads tokens; None: none are valid.
         now: Seconds since 1970.
+        may_be_open: False: requests without a key are refused, whatever the register says, since machines
+            reach the API that nobody meant.
     """
 
     def __init__(
@@ -49,12 +51,15 @@ class Identities:
         guesses: KeyGuesses | None = None,
         tokens: Tokens | None = None,
         now: Callable[[], float] = time.time,
+        *,
+        may_be_open: bool = True,
     ) -> None:
         self._keyring = keyring
         self._accounts = accounts
         self._guesses = KeyGuesses() if guesses is None else guesses
         self._tokens = tokens
         self._now = now
+        self._may_be_open = may_be_open
 
     @property
     def register(self) -> AccountRegister:
@@ -68,7 +73,7 @@ class Identities:
         Of stored keys the rule alone decides, which is set before the first of them is stored.
         """
         required = self._accounts.register.rules.keys_required
-        return not self._has_own and self._accounts.was_read and not required
+        return self._may_be_open and not self._has_own and self._accounts.was_read and not required
 
     @property
     def is_known(self) -> bool:
@@ -115,6 +120,12 @@ class Identities:
             if self.is_open:
                 return self._checked(ANYONE)
             self.check_known()
+            if not (self._may_be_open or self._has_own or self._accounts.register.rules.keys_required):
+                raise _refuse(
+                    "missing_api_key",
+                    "other machines reach this API, so it takes no request without a key: its operator makes "
+                    "one with `ryz keys create`, or sets RYZ_OPEN_TO_NETWORK=true if it is to be open",
+                )
             raise _refuse(
                 "missing_api_key",
                 "send your API key as `Authorization: Bearer <key>`, or on Anthropic's routes as `x-api-key`",

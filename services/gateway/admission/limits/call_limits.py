@@ -8,7 +8,7 @@ generations end. Requests of other routes are counted, and wait for nothing.
 import time
 from collections.abc import Awaitable
 
-from services.gateway.admission.caller import Caller
+from services.gateway.admission.caller import Caller, Claim
 from services.gateway.admission.errors.refusals import Headers
 from shared.accounts.register import AccountRegister
 from shared.client.calls.limit_leases import LimitLeases
@@ -90,6 +90,23 @@ class CallLimits:
             self._took(caller, needs)
             return None
         return self._wait(pending, caller, needs)
+
+    def hold_running(self, tenant: str, key_id: str) -> Claim:
+        """Counts a generation that runs already, whatever is left of the limits: nothing refuses it.
+
+        Returns:
+            What `give_back` takes at its end.
+        """
+        held = []
+        for lease in self.leases.party(tenant, key_id).by_measure["running"]:
+            self.leases.owe(lease, 1)
+            held.append((lease, 1, lease.began_ms))
+        return held
+
+    def give_back(self, claim: Claim) -> None:
+        """Gives back what `hold_running` counted."""
+        if claim:
+            self.leases.put_back(claim)
 
     def release(self, caller: Caller) -> None:
         """Gives back the estimates and the running request of a call, at its end."""

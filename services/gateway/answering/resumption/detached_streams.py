@@ -11,6 +11,8 @@ from contextlib import suppress
 
 import structlog
 
+from services.gateway.admission.caller import Claim
+from services.gateway.admission.limits.call_limits import CallLimits
 from services.gateway.admission.quota import Quota
 from services.gateway.metrics import GatewayMetrics
 from shared.client import GenerationStream
@@ -27,13 +29,16 @@ class DetachedStreams:
         slots: Places of requests under way.
         metrics: Counts parked and expired streams.
         spaces: How many streams may be parked, of all tenants and of one.
+        limits: Parked streams count among the running requests of their tenants and keys.
     """
 
-    def __init__(self, slots: Quota, metrics: GatewayMetrics, spaces: Quota) -> None:
+    def __init__(self, slots: Quota, metrics: GatewayMetrics, spaces: Quota, limits: CallLimits) -> None:
         self._slots = slots
+        self._limits = limits
         self._metrics = metrics
         self._spaces = spaces
         self._parked: dict[asyncio.Task[None], GenerationStream] = {}
+        self._claims: dict[asyncio.Task[None], Claim] = {}
         self._ending: set[asyncio.Task[None]] = set()
         self._stopping = False
 
@@ -57,6 +62,7 @@ class DetachedStreams:
         self._slots.take_over_units(party)
         task = asyncio.create_task(self._read_on(stream, grace_s))
         self._parked[task] = stream
+        self._claims[task] = self._limits.hold_running(stream.request.tenant, stream.request.key_id)
         task.add_done_callback(self._unpark)
         self._metrics.parked_streams.inc()
         return True
@@ -91,11 +97,12 @@ class DetachedStreams:
         await asyncio.gather(*tasks, *self._ending, return_exceptions=True)
 
     def _unpark(self, task: asyncio.Task[None]) -> None:
-        party = self._parked.pop(task).request.party_or_tenant
+        party, claim = self._parked.pop(task).request.party_or_tenant, self._claims.pop(task)
         self._spaces.free_units(party)
         self._metrics.parked_streams.dec()
         if not self._stopping:
             self._slots.free_units(party)
+            self._limits.give_back(claim)  # else the stream runs on, and its lease ends by itself
 
     async def _read_on(self, stream: GenerationStream, grace_s: float) -> None:
         try:

@@ -62,6 +62,7 @@ class ResumedStreams:
         found = await answer.running.finish_work(attach)
         self._context.metrics.attached.inc()
         request, token = found.request, read_token(found.request.note)
+        caller.claim += self._context.admission.limits.hold_running(request.tenant, request.key_id)
         if token is None:
             grace_s = 0.0
         elif grace_s < 0:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from services.gateway.admission.caller import Claim
 from services.gateway.admission.quota import Quota
 from services.gateway.answering.context import GatewayContext
 from services.gateway.formats.responses.kept_answer import ResponseEnd
@@ -50,6 +51,7 @@ class BackgroundRuns:
         self._spaces = spaces
         self._runs: dict[tuple[str, str], KeptRun] = {}
         self._tasks: dict[asyncio.Task[None], tuple[KeptRun, GenerationStream]] = {}
+        self._claims: dict[asyncio.Task[None], Claim] = {}  # of the running requests of tenants and keys
         self._kept: deque[tuple[tuple[str, str], KeptRun]] = deque()  # that have ended, the oldest first
         self._ending: set[asyncio.Task[None]] = set()
         self._stopping = False
@@ -174,6 +176,8 @@ class BackgroundRuns:
         key = run.call.request.tenant, run.call.response_id
         self._runs[key] = run
         task = asyncio.create_task(self._read(run, stream))
+        request = run.call.request
+        self._claims[task] = self._context.admission.limits.hold_running(request.tenant, request.key_id)
         self._tasks[task] = run, stream
         task.add_done_callback(self._ended)
         return run
@@ -194,6 +198,9 @@ class BackgroundRuns:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         run, _ = self._tasks.pop(task)
+        claim = self._claims.pop(task)
+        if not self._stopping:  # else it runs on, and its lease ends by itself
+            self._context.admission.limits.give_back(claim)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a response failed", response_id=run.call.response_id, exc_info=error)
             run.leave()

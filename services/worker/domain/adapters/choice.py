@@ -1,12 +1,13 @@
 """Decides which adapters are loaded next, and which make room for them. Pure.
 
-Those that requests wait for come in order of priority; then those of the party that has the fewest bytes of
-the pool; then those that are waited for the longest. Room comes first from adapters that nothing uses, the
-one used longest ago first. An adapter in constant use would keep its slot for ever, so when another one is
-waited for longer than `CLOSE_S`, the one that was served the longest closes: no sequence begins with it any
-more, and its slot is free when those that run have ended. They are preempted after `FIRST_S` for a sequence
-that has no token yet, and for others after `PREEMPT_S`, or the time in which all slots can be loaded. So
-adapters share few slots in rotation.
+Of those that requests wait for, the party with the fewest bytes of the pool comes first, and in a party the
+highest priority, then the one that is waited for the longest. A priority counts within a party alone, but for
+the lowest, that of background work, which comes after the others of all parties. Room comes first from
+adapters that nothing uses, the one used longest ago first. An adapter in constant use would keep its slot for
+ever, so when another one is waited for longer than `CLOSE_S`, the one that was served the longest closes: no
+sequence begins with it any more, and its slot is free when those that run have ended. They are preempted
+after `FIRST_S` for a sequence that has no token yet, and for others after `PREEMPT_S`, or the time in which
+all slots can be loaded. So adapters share few slots in rotation.
 """
 
 from collections import Counter
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from services.worker.domain.adapters.pool import AdapterPool, Resident
 from services.worker.domain.adapters.sequence_adapter import SequenceAdapter
+from shared.messages.base import BACKGROUND_PRIORITY
 
 CLOSE_S = 0.05  # about what a load takes: a shorter rotation would load more than compute
 FIRST_S = 0.1  # the same for sequences without a token so far, whose callers see nothing yet
@@ -102,13 +104,21 @@ class AdapterChoice:
             del since[name]
         for want in absent:
             since.setdefault(want.adapter.fingerprint, now + (BEGUN_LAG_S if want.begun else 0.0))
-        absent.sort(key=lambda want: since[want.adapter.fingerprint])
+        absent.sort(key=lambda want: (-want.priority, since[want.adapter.fingerprint]))
         held = _held_bytes(pool)
         shares: list[int] = []
         for want in absent:
             shares.append(held[want.party])
             held[want.party] += want.adapter.num_bytes
-        order = sorted(range(len(absent)), key=lambda index: (-absent[index].priority, shares[index], index))
+        # a party's shares grow along its wants, so these keep their order
+        order = sorted(
+            range(len(absent)),
+            key=lambda index: (
+                _is_background(absent[index].priority),
+                shares[index],
+                since[absent[index].adapter.fingerprint],
+            ),
+        )
         return [absent[index] for index in order]
 
     def _serve(self, want: AdapterWant, room: "_Room", changes: AdapterChanges, now: float) -> None:
@@ -140,7 +150,7 @@ class AdapterChoice:
         room.held[want.party] += wanted
         rotation_s = max(PREEMPT_S, pool.load_s * len(pool.residents)) if want.begun else FIRST_S
         for resident in reserved:
-            urgent = want.priority > room.priority_of(resident)
+            urgent = _advantage(want, resident, room) > 0
             if resident.num_running and (
                 urgent or (waited_s >= rotation_s and now - resident.ready_at >= rotation_s)
             ):
@@ -153,10 +163,10 @@ class AdapterChoice:
         own = held[want.party]
         found: list[tuple[bool, float, Resident]] = []
         for one in room.in_use:
-            priority = room.priority_of(one)
-            if one.closing or priority > want.priority:
+            advantage = _advantage(want, one, room)
+            if one.closing or advantage < 0:
                 continue
-            if priority == want.priority:
+            if not advantage:
                 greedy = one.party != want.party and held[one.party] > bound
                 richer = one.party == want.party or held[one.party] > own
                 # one that was loaded and has run nothing yet would be loaded for nothing
@@ -240,6 +250,22 @@ class _Room:
     def _count(self, resident: Resident) -> None:
         self.held[resident.party] -= resident.adapter.num_bytes
         self.later += resident.adapter.num_bytes
+
+
+def _advantage(want: AdapterWant, resident: Resident, room: _Room) -> int:
+    """By how much a want goes before an adapter in use; below 0: it goes after it.
+
+    Priorities of two parties are equal, but background work goes after other work of all.
+    """
+    priority = room.priority_of(resident)
+    if want.party == resident.party:
+        return want.priority - priority
+    return _is_background(priority) - _is_background(want.priority)
+
+
+def _is_background(priority: int) -> bool:
+    """Whether a priority is that of background work, or of nothing."""
+    return priority <= BACKGROUND_PRIORITY
 
 
 def _held_bytes(pool: AdapterPool) -> Counter[str]:

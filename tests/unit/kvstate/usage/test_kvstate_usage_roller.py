@@ -121,6 +121,38 @@ async def test_days_are_those_of_the_tenant() -> None:
     }
 
 
+async def test_a_tenants_days_of_usage_are_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    noon_s = NOON_MS / 1000
+    monkeypatch.setattr("services.kvstate.usage.roller.time.time", lambda: noon_s + 60 * 86_400)
+    known = register(
+        TenantRecord(tenant="few", usage_days=40),
+        TenantRecord(tenant="many", usage_days=80),
+        TenantRecord(tenant="all"),
+    )
+    streams = MemoryUsageStreams()
+    for tenant in ("few", "many", "all"):
+        for days in (0, 15, 30):
+            ended_ms = NOON_MS + days * 86_400_000
+            streams.add(record(f"r{days}", tenant=tenant, ended_ms=ended_ms))
+    one, sums = roller(streams, known)
+    while await one.roll_once():
+        pass
+    assert await one.roll_once() == 0
+    left = {(entry.tenant, entry.day) for entry in sums.page("", "", "", "")[0]}
+    kept = {(tenant, day) for tenant in ("many", "all") for day in ("2026-09-21", "2026-10-06", "2026-10-21")}
+    assert left == kept | {("few", "2026-10-21")}
+    fresh = UsageSums()
+    await cast(Any, streams).refresh(fresh)
+    stored = {(entry.tenant, entry.day) for entry in fresh.page("", "", "", "")[0]}
+    assert stored == left, "they are gone from the stream, too"
+    shorter = TenantRecord(tenant="many", usage_days=36)
+    known.replace_all([StoredAccount(record=shorter, revision=2)], 2)
+    await one.roll_once()
+    left = {(entry.tenant, entry.day) for entry in sums.page("", "", "", "")[0]}
+    assert {day for tenant, day in left if tenant == "many"} == {"2026-10-21"}
+    assert len([day for tenant, day in left if tenant == "all"]) == 3
+
+
 async def test_money_is_exact_over_many_small_requests() -> None:
     """A token of 300,000 millionths per million costs 0.3 of a millionth: four requests cost 1.2."""
     known = register(PriceRecord(model="demo", prompt=300_000, cached=100_000, completion=500_000))

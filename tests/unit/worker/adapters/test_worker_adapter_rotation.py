@@ -161,6 +161,25 @@ def test_a_request_of_higher_priority_does_not_wait_for_the_rotation() -> None:
     assert simulation.ends == {"long": "length", "urgent": "length"}
 
 
+def waits_of_two_parties(priority: int) -> dict[str, float]:
+    """When requests of two parties for four adapters begin, if those of one have a priority."""
+    simulation = Simulation.of(1, load_s=0.02)
+    for number in range(2):
+        simulation.add(f"a/{number}", adapter(1 + number), output=200, party="a")
+        simulation.add(f"b/{number}", adapter(3 + number), at=0.5, output=50, party="b", priority=priority)
+    simulation.run()
+    assert len(simulation.ends) == 4
+    return simulation.first_token_s
+
+
+def test_a_priority_gains_nothing_over_another_party() -> None:
+    assert waits_of_two_parties(10) == waits_of_two_parties(0)
+
+
+def test_background_work_goes_after_that_of_another_party() -> None:
+    assert waits_of_two_parties(-10)["b/1"] > waits_of_two_parties(0)["b/1"]
+
+
 def test_the_base_passes_requests_whose_adapter_is_loaded() -> None:
     simulation = Simulation.of(1, load_s=5.0)
     for number in range(20):

@@ -14,6 +14,7 @@ const WORDS = {
   tokens_per_day: "tokens a day", tokens_per_month: "tokens a month", money_per_day: "a day", money_per_month: "a month",
   sessions: "sessions", kv_bytes: "bytes of KV", batch_lines: "lines of batches", adapters: "adapters",
 };
+const KEPT = { session_days: "sessions", response_days: "responses", file_days: "files", batch_days: "batches", usage_days: "usage" };
 let currency = "";
 
 function money(amount) {
@@ -25,6 +26,11 @@ function limitsIn(limits = {}) {
   return told.map(([name, words]) => `${name.startsWith("money") ? money(limits[name]) : short.format(limits[name])} ${words}`).join(", ") || "none";
 }
 
+function keptIn(record) {
+  const told = Object.entries(KEPT).filter(([name]) => record?.[name]);
+  return told.length > 0 && `keeps ${told.map(([name, what]) => `${what} ${number.format(record[name])} days`).join(", ")}`;
+}
+
 function drawTenants(tenants, usage) {
   const used = new Map(usage.map((one) => [one.tenant, one]));
   const names = [...new Set([...tenants.map((one) => one.id), ...used.keys()])].sort();
@@ -32,7 +38,7 @@ function drawTenants(tenants, usage) {
   at("tenants").replaceChildren(...names.map((name) => {
     const record = tenants.find((one) => one.id === name);
     const sum = used.get(name) ?? { requests: 0, prompt_tokens: 0, cached_tokens: 0, completion_tokens: 0, money: 0 };
-    const facts = [record?.suspended && "suspended", record && record.weight !== 1 && `weight ${record.weight}`, record?.models?.length && record.models.join(", ")];
+    const facts = [record?.suspended && "suspended", record && record.weight !== 1 && `weight ${record.weight}`, record?.models?.length && record.models.join(", "), keptIn(record)];
     const row = element("tr", {},
       cell(name, { more: facts.filter(Boolean).join(" · ") }), cell(limitsIn(record?.limits)),
       ...[sum.requests, sum.prompt_tokens, sum.cached_tokens, sum.completion_tokens].map((value) => cell(short.format(value), { className: "number" })),

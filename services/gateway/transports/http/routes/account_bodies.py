@@ -1,6 +1,6 @@
 """The bodies of `/v1/manage/tenants`, `keys` and `prices`, and the records that they mean."""
 
-from typing import Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from msgspec.structs import replace
 from pydantic import BaseModel, ConfigDict, Field
@@ -12,6 +12,7 @@ from shared.messages.base import DEFAULT_TENANT
 from shared.messages.tenants.accounts import Api
 
 R = TypeVar("R", TenantRecord, KeyRecord)
+ROUTERS_OWN = "default"  # of a bus user's limit: that of the settings of routers
 MAX_OVERLAP_S = 366 * 86_400
 _NO_ID = "0" * 12
 _TENANT = r"^[A-Za-z0-9_-]{1,64}$"  # pydantic's `$` is the end of the text
@@ -50,6 +51,7 @@ class TenantBody(_Body):
     response_days: int | None = Field(default=None, ge=0, le=3650)
     file_days: int | None = Field(default=None, ge=0, le=3650)
     batch_days: int | None = Field(default=None, ge=0, le=3650)
+    usage_days: int | None = Field(default=None, ge=0, le=3650, description="0, or 36 and more.")
     note: str | None = Field(default=None, max_length=256)
     limits: LimitsBody | None = None
 
@@ -85,8 +87,12 @@ class NewScopesBody(ScopesBody):
 class BusUserBody(_Body):
     """What is changed of a bus user, beside what keys have."""
 
-    max_rps: float | None = Field(default=None, ge=0, le=1e6, description="Requests a second; 0: no limit.")
-    max_priority: int | None = Field(default=None, ge=-10, le=10)
+    max_rps: Annotated[float, Field(ge=0, le=1e6)] | Literal["default"] | None = Field(
+        default=None, description="Requests a second; 0: no limit, `default`: as the settings of routers say."
+    )
+    max_priority: Annotated[int, Field(ge=-10, le=10)] | Literal["default"] | None = Field(
+        default=None, description="`default`: as the settings of routers say."
+    )
     suspended: bool | None = None
 
 
@@ -113,7 +119,8 @@ class KeyBody(_Body):
             if record.bus_user is None:
                 raise InvalidRequest(f"the key {record.key_id} is no bus user", param="bus_user")
             terms.pop("name", None)
-            given["bus_user"] = replace(record.bus_user, **terms)
+            changed = {name: None if value == ROUTERS_OWN else value for name, value in terms.items()}
+            given["bus_user"] = replace(record.bus_user, **changed)
         return _applied(record, given)
 
 
