@@ -208,8 +208,8 @@ async def connect(url: str) -> Client:
         why = str(error) or last or "no answer"
         if "authorization violation" in why.lower():
             raise GenerationFailed(
-                f"unauthorized: the broker at {url.rpartition('@')[2]} refuses this user: its password is "
-                "wrong, or it is suspended, revoked or has expired. `ryz keys list` shows it."
+                f"unauthorized: the broker at {url.rpartition('@')[2]} refuses this user ({why}): its "
+                "password is wrong, or it is suspended, revoked or has expired. `ryz keys list` shows it."
             ) from error
         raise GenerationFailed(
             f"unavailable: no broker at {url.rpartition('@')[2]} ({why}). "
