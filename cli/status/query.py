@@ -104,9 +104,9 @@ def no_broker(url: str, state_dir: StateDir) -> str:
     """Return the sentence for a broker that does not answer; it names a directory that was given in vain."""
     where = ""
     if state_dir.path != StateDir(DEFAULT_DIR).path and state_dir.read() is None:
-        where = f"No stack is up in {state_dir.path}, and n"
+        where = f", and no stack is up in {state_dir.path}"
     return (
-        f"{where or 'N'}o broker answers at {redact(url)}. `ryz up` starts a stack; `--state-dir` finds one "
+        f"No broker answers at {redact(url)}{where}. `ryz up` starts a stack; `--state-dir` finds one "
         "that was started with it, `--nats-url` or RYZ_NATS_URL another one."
     )
 

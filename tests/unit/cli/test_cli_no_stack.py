@@ -18,7 +18,7 @@ NOBODY = "nats://127.0.0.1:9"
 
 def test_usage_without_a_broker_is_one_sentence(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(
-        CommandError, match=f"^No stack is up in {tmp_path}, and no broker answers at {NOBODY}"
+        CommandError, match=f"^No broker answers at {NOBODY}, and no stack is up in {tmp_path}"
     ):
         usage(as_json=False, nats_url=NOBODY, state_dir=tmp_path)
     assert capfd.readouterr() == ("", "")
@@ -27,7 +27,9 @@ def test_usage_without_a_broker_is_one_sentence(capfd: pytest.CaptureFixture[str
 def test_only_a_directory_that_was_named_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert no_broker(NOBODY, StateDir(DEFAULT_DIR)).startswith("No broker answers at nats://127.0.0.1:9. ")
-    assert f"in {tmp_path / 'other'}, and" in no_broker(NOBODY, StateDir(tmp_path / "other"))
+    assert f", and no stack is up in {tmp_path / 'other'}. " in no_broker(
+        NOBODY, StateDir(tmp_path / "other")
+    )
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "x" * 65])
