@@ -206,6 +206,11 @@ async def connect(url: str) -> Client:
         await asyncio.wait_for(connecting, CONNECT_TIMEOUT_S)
     except (OSError, ValueError, nats.errors.Error) as error:
         why = str(error) or last or "no answer"
+        if "authorization violation" in why.lower():
+            raise GenerationFailed(
+                f"unauthorized: the broker at {url.rpartition('@')[2]} refuses this user ({why}): its "
+                "password is wrong, or it is suspended, revoked or has expired. `ryz keys list` shows it."
+            ) from error
         raise GenerationFailed(
             f"unavailable: no broker at {url.rpartition('@')[2]} ({why}). "
             "`ryz up` starts one; `--nats-url` or RYZ_NATS_URL names another."

@@ -12,6 +12,15 @@ from shared.accounts.keys import key_id_of, shown_prefix
 from shared.host.local_stack import ADMIN_KEY_FILE, ForeignFileError, read_own
 
 
+def read_kept(state_dir: Path) -> str:
+    """Return the key in the file; empty if there is none, it was revoked, or the file is another user's."""
+    try:
+        text = read_own(state_dir / ADMIN_KEY_FILE).strip()
+    except (ForeignFileError, OSError, UnicodeDecodeError):
+        return ""
+    return text if key_id_of(text) is not None else ""
+
+
 def note_rotated(state_dir: Path, old_id: str, text: str) -> str:
     """Write the new key into the file if it has the old one.
 

@@ -12,7 +12,7 @@ import structlog
 
 from cli.groups.silent_groups import NO_ANSWER, silent_groups
 from cli.stack.host.reachability import somebody_listens
-from cli.stack.state import StackState, StateDir
+from cli.stack.state import DEFAULT_DIR, StackState, StateDir
 from cli.status.gathering import Gathering
 from shared import subjects
 from shared.address import redact
@@ -100,6 +100,17 @@ def find_broker(given: str, state_dir: StateDir) -> str:
     return state.broker("cli") if state else os.environ.get("RYZ_NATS_URL", USUAL_BROKER)
 
 
+def no_broker(url: str, state_dir: StateDir) -> str:
+    """Return the sentence for a broker that does not answer; it names a directory that was given in vain."""
+    where = ""
+    if state_dir.path != StateDir(DEFAULT_DIR).path and state_dir.read() is None:
+        where = f", and no stack is up in {state_dir.path}"
+    return (
+        f"No broker answers at {redact(url)}{where}. `ryz up` starts a stack; `--state-dir` finds one "
+        "that was started with it, `--nats-url` or RYZ_NATS_URL another one."
+    )
+
+
 async def connect_broker(url: str, state_dir: StateDir, name: str) -> NatsBus:
     """Connect to what `find_broker` found, with TLS as `RYZ_NATS_CA` and so on say. Raises `RyzError`."""
     wait_s = BUSY_S if await asyncio.to_thread(somebody_listens, url) else NOBODY_S
@@ -120,10 +131,7 @@ async def query_status(nats_url: str, state_dir: StateDir) -> StatusReport:
         report.problem = f"{error.message[:1].upper()}{error.message[1:]}."
         return report
     except RyzError:
-        report.problem = (
-            f"No broker answers at {redact(nats_url)}. `ryz up` starts a stack; `--state-dir` finds one that "
-            "was started with it, `--nats-url` or RYZ_NATS_URL another one."
-        )
+        report.problem = no_broker(nats_url, state_dir)
         return report
     try:
         await _gather(bus, report)

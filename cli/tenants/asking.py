@@ -12,8 +12,8 @@ import structlog
 from cli.command_groups import BrokerOptions
 from cli.console import fail
 from cli.stack.state import StateDir
-from cli.status.query import connect_broker, find_broker
-from shared.address import redact
+from cli.status.query import connect_broker, find_broker, no_broker
+from shared.bus.nats import NatsBus
 from shared.client.calls.accounts_client import AccountsClient
 from shared.errors import AccountNotFound, Conflict, InvalidRequest, RyzError
 
@@ -23,6 +23,11 @@ FAILED, WRONG_USAGE, NONE_SUCH, KNOWN_ALREADY = 1, 2, 3, 4
 
 def on_accounts(common: BrokerOptions, work: Callable[[AccountsClient], Awaitable[T]]) -> T:
     """Run something with a client on the broker that the options name; fail with a sentence."""
+    return on_broker(common, lambda bus: work(AccountsClient(bus, f"cli:{_user()}"[:128])))
+
+
+def on_broker(common: BrokerOptions, work: Callable[[NatsBus], Awaitable[T]]) -> T:
+    """Run something with a connection to the broker that the options name; fail with a sentence."""
 
     async def run() -> T:
         state_dir = StateDir(common.state_dir)
@@ -32,12 +37,9 @@ def on_accounts(common: BrokerOptions, work: Callable[[AccountsClient], Awaitabl
         except InvalidRequest as error:
             fail_with(error)
         except RyzError:
-            fail(
-                f"No broker answers at {redact(url)}. `ryz up` starts a stack; `--state-dir` finds one that "
-                "was started with it, `--nats-url` or RYZ_NATS_URL another one."
-            )
+            fail(no_broker(url, state_dir))
         try:
-            return await work(AccountsClient(bus, f"cli:{_user()}"[:128]))
+            return await work(bus)
         except RyzError as error:
             fail_with(error)
         finally:

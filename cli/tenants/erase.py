@@ -32,7 +32,8 @@ def erase(
     """Erase sessions, KV blocks, stored responses, batches, files and the name in usage of a tenant.
 
     A receipt is printed. Suspend the tenant first, or revoke its keys: what it makes meanwhile is not
-    erased. The key has to be an admin's. Exit code 5: something is left, and the command can be given again.
+    erased. The key has to be an admin's: for the stack of a state directory it is that in its `admin.key`,
+    where none is given. Exit code 5: something is left, and the command can be given again.
 
     Examples:
         ryz tenants erase acme
@@ -40,15 +41,18 @@ def erase(
     """
     from cli.console import fail, out  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.http_api import HttpApi, find_url  # noqa: PLC0415
+    from cli.keys.kept_admin_key import read_kept  # noqa: PLC0415
+    from cli.stack.state import DEFAULT_DIR, StateDir  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
 
     if not yes:
         if not sys.stdin.isatty():
             fail("Erasing cannot be undone: say `--yes` where no one can be asked.", 2)
         typer.confirm(f"Erase all sessions, responses, batches and files of tenant {tenant!r}?", abort=True)
-    api = HttpApi(
-        find_url(common.url, common.state_dir, common.api_key), common.api_key, timeout_s=STEP_S + MARGIN_S
-    )
+    stack, key = StateDir(common.state_dir or DEFAULT_DIR), common.api_key
+    if not key and not common.url and stack.read() is not None:  # else it might go to another stack
+        key = read_kept(stack.path)
+    api = HttpApi(find_url(common.url, common.state_dir, key), key, timeout_s=STEP_S + MARGIN_S)
     total: dict[str, Any] = {}
     until = time.monotonic() + timeout_s
     try:

@@ -10,7 +10,6 @@ from cli.command_options import with_options
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from shared.client.calls.usage_client import UsageReport
     from shared.usage.grouping import Row
 
 
@@ -31,38 +30,23 @@ def usage(
     Examples:
         ryz tenants usage acme --since 2026-01-01 --by day,model
     """
-    import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
-    import json  # noqa: PLC0415
+    import json  # noqa: PLC0415 (keeps `ryz --help` quick)
 
     from cli.console import fail, out  # noqa: PLC0415
-    from cli.stack.state import StateDir  # noqa: PLC0415
-    from cli.status.query import connect_broker, find_broker  # noqa: PLC0415
+    from cli.tenants.asking import on_broker  # noqa: PLC0415
     from shared.client.calls.usage_client import UsageClient  # noqa: PLC0415
-    from shared.errors import InvalidRequest, RyzError  # noqa: PLC0415
+    from shared.errors import InvalidRequest  # noqa: PLC0415
     from shared.usage.grouping import check_day, csv_of, group_sums, groups_of  # noqa: PLC0415
 
     if as_csv and common.as_json:
         fail("Give --json or --csv, not both.", exit_code=2)
-    stack_dir = StateDir(common.state_dir)
-    url = find_broker(common.nats_url, stack_dir)
-
-    async def read() -> "UsageReport":
-        bus = await connect_broker(url, stack_dir, "ryz tenants usage")
-        try:
-            return await UsageClient(bus).read_sums(tenant, since, until)
-        finally:
-            await bus.close()
-
     try:
         groups = groups_of(by)
         check_day(since, "--since")
         check_day(until, "--until")
     except InvalidRequest as error:
         fail(f"{error.message}.", exit_code=2)
-    try:
-        report = asyncio.run(read())
-    except RyzError as error:
-        fail(f"Usage cannot be read: {error.message}.")
+    report = on_broker(common, lambda bus: UsageClient(bus).read_sums(tenant, since, until))
     rows = group_sums(report.sums, groups)
     if common.as_json:
         print(json.dumps({"currency": report.currency, "data": rows}))

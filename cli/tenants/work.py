@@ -1,11 +1,12 @@
 """Does what `ryz tenants` asks for, and prints it."""
 
+import re
 from collections.abc import Callable, Mapping
 
 from msgspec.structs import replace
 
 from cli.command_groups import BrokerOptions
-from cli.console import err, out
+from cli.console import err, fail, out
 from cli.keys.kept_admin_key import note_revoked
 from cli.stack.state import StateDir
 from cli.tenants import view
@@ -25,10 +26,13 @@ from shared.accounts.register import AccountRegister
 from shared.client.calls.accounts_client import AccountsClient
 from shared.errors import AccountNotFound
 from shared.messages import AuditEntry, PriceRecord, TenantRecord
+from shared.messages.base import ID_PATTERN
 
 
 def create_tenant(name: str, options: TenantOptions, limits: LimitOptions, common: BrokerOptions) -> None:
     """Make a tenant."""
+    if not re.fullmatch(ID_PATTERN, name):
+        fail(f"{name[:64]!r} is no name of a tenant: 1 to 64 letters, digits, - and _.", 2)
     wanted = options.applied_to(TenantRecord(tenant=name))
     wanted = replace(wanted, limits=limits.applied_to(wanted.limits))
 

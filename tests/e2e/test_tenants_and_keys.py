@@ -78,6 +78,9 @@ def test_commands_manage_tenants_and_keys(stack: Stack) -> None:
     for words in ("tenants list", "tenants audit", "tenants show acme"):
         shown = ryz(*words.split(), cwd=stack.folder)
         assert (shown.returncode, "acme" in shown.stdout) == (0, True)
+    told(stack, "keys", "require", "on")
+    assert told(stack, "tenants", "erase", "acme", "--yes")["complete"], "with the key of the state directory"
+    told(stack, "keys", "require", "off")
     told(stack, "tenants", "delete", "acme", "--with-keys")
     entries = told(stack, "tenants", "audit")["entries"]
     assert (entries[0]["action"], entries[0]["subject"]) == ("remove", "tenant.acme")

@@ -11,8 +11,7 @@ import structlog
 from cli.console import fail
 from cli.models.running.view import loading_bar
 from cli.stack.state import StateDir
-from cli.status.query import connect_broker, find_broker
-from shared.address import redact
+from cli.status.query import connect_broker, find_broker, no_broker
 from shared.bus import Bus
 from shared.client import AdaptersClient, ModelsClient, ModelWish
 from shared.client.calls.register_sync import read_register
@@ -95,10 +94,7 @@ async def fleet_models(nats_url: str, state_dir: StateDir) -> AsyncIterator[Flee
     except InvalidRequest as error:
         _fail(error)
     except RyzError:
-        fail(
-            f"No broker answers at {redact(url)}. `ryz up` starts a stack; `--state-dir` finds one that "
-            "was started with it, `--nats-url` or RYZ_NATS_URL another one."
-        )
+        fail(no_broker(url, state_dir))
     try:
         yield FleetModels(bus)
     finally:

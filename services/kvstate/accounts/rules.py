@@ -126,7 +126,7 @@ def _check_removal(name: str, found: StoredAccount | None, table: AccountTable) 
         if keys:
             raise Conflict(
                 f"{_shown(name)} has {keys} {'key' if keys == 1 else 'keys'}: revoke them first, or "
-                "`ryz tenants delete --with-keys`",
+                f"`ryz tenants delete {record.tenant} --with-keys`",
                 reason="tenant_has_keys",
             )
 
@@ -177,7 +177,7 @@ def _check_bus_user(record: KeyRecord, table: AccountTable) -> None:
         return
     if user in ACCOUNTS:
         raise Conflict(
-            f"{user} is a user that every broker of ours has: choose another name", reason="account_exists"
+            f"'{user}' is a user that every broker of ours has: choose another name", reason="account_exists"
         )
     if record.scopes != Scopes():
         raise InvalidRequest(

@@ -10,6 +10,7 @@ import pytest
 from shared.bus.nats import NatsBus
 from shared.messages import AnyFrame, Failed, GenerateRequest
 from tests.kits.examples import run_example
+from tests.kits.servers import GuardedNats
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
@@ -131,3 +132,16 @@ async def test_help(name: str) -> None:
     code, out, _ = await run_example(name, "--help")
     assert code == 0
     assert "--session" in out
+
+
+async def test_a_user_that_the_broker_refuses_is_told_so(tmp_path: Path) -> None:
+    server = GuardedNats(tmp_path)
+    server.start()
+    try:
+        url = f"nats://billing:revoked@127.0.0.1:{server.port}"
+        code, _, err = await run_example("plain_nats.py", "--nats-url", url)
+    finally:
+        server.stop()
+    assert code == 1
+    assert err.startswith(f"unauthorized: the broker at 127.0.0.1:{server.port} refuses this user (")
+    assert "revoked@" not in err

@@ -105,12 +105,13 @@ class ModelAliases:
     async def _find_when_read(self, name: str) -> str | None:
         """Finds an adapter once the register is read; None for a model, and for a name that means none.
 
-        Requests wait until `REGISTER_WAIT_S` after the first of them. A name with a colon that is not found
+        Requests wait until `REGISTER_WAIT_S` after the first of them, if a router says that no model has their
+        name. A name with a colon that is not found
         then goes to the routers, which have a register of their own, and one that a pattern may mean to its
         model.
         """
         served = await self._ask(name)
-        if served:
+        if served is not False:  # without a router the request goes no further
             return None
         register = self.adapters.register
         if self._unread_since is None:
@@ -120,7 +121,7 @@ class ModelAliases:
         if register.is_current:
             self._unread_since = None
             return self.adapters.find(name)
-        if served is False and ":" not in name and not self._patterns:
+        if ":" not in name and not self._patterns:
             raise Unavailable(
                 f"no model is called {name[:_SHOWN]!r}, and adapters are not known yet: the KV state service "
                 "does not answer",

@@ -154,7 +154,8 @@ def _compile(target: str, compiler: Compiler) -> Path:
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoKernels(f"{name} could not compile the kernels: {error}") from error
         if failed:
-            reason = next((line for line in errors.splitlines() if "error" in line), "no reason was given")
+            lines = errors.strip().splitlines() or [f"no reason was given (exit code {failed})"]
+            reason = next((line for line in lines if "error" in line), lines[-1])
             raise NoKernels(f"{name} could not compile the kernels: {reason}")
         # on the disk before it has its name: calling into half a library would crash the process
         with draft.open("rb") as file:

@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from cli.__main__ import app
-from cli.keys.kept_admin_key import note_revoked, note_rotated
+from cli.keys.kept_admin_key import note_revoked, note_rotated, read_kept
 from cli.stack.state import StateDir
 from shared.accounts.keys import key_id_of, new_key
 
@@ -28,6 +28,15 @@ def test_a_rotated_key_is_replaced_in_one_step(tmp_path: Path) -> None:
     assert file.read_text() == f"{new.text}\n"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert list(tmp_path.iterdir()) == [file], "no draft is left"
+
+
+def test_the_key_is_read_until_it_is_revoked(tmp_path: Path) -> None:
+    assert read_kept(tmp_path) == ""
+    key = new_key()
+    kept(tmp_path, key.text)
+    assert read_kept(tmp_path) == key.text
+    note_revoked(tmp_path, {key.key_id})
+    assert read_kept(tmp_path) == ""
 
 
 def test_a_revoked_key_is_said_to_be_revoked(tmp_path: Path) -> None:

@@ -135,7 +135,8 @@ def test_broken_sources_are_quoted_and_leave_nothing(root: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        (["exit 3"], "no reason was given"),
+        (["exit 3"], r"no reason was given \(exit code 3\)"),
+        (["echo no space left >&2", "exit 1"], "no space left"),
         (["echo 'internal error: out of memory' >&2", "exit 1"], "internal error: out of memory"),
         (["sleep 5"], "timed out"),
         (["exit 0"], "could not be stored"),  # exits with 0, but writes no library
