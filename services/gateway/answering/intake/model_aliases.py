@@ -105,10 +105,9 @@ class ModelAliases:
     async def _find_when_read(self, name: str) -> str | None:
         """Finds an adapter once the register is read; None for a model, and for a name that means none.
 
-        Requests wait until `REGISTER_WAIT_S` after the first of them, if a router says that no model has their
-        name. A name with a colon that is not found
-        then goes to the routers, which have a register of their own, and one that a pattern may mean to its
-        model.
+        Requests whose name no model has, as a router says, wait until `REGISTER_WAIT_S` after the first of
+        them. A name with a colon that is not found then goes to the routers, which have a register of their
+        own, and one that a pattern may mean to its model.
         """
         served = await self._ask(name)
         if served is not False:  # without a router the request goes no further

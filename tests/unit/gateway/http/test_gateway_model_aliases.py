@@ -100,11 +100,18 @@ async def test_the_name_of_an_adapter_waits_until_the_register_is_read() -> None
     assert await asyncio.gather(*waiting) == ["small:fr", "small:fr", "nothing"]
 
 
-@pytest.mark.parametrize(("routers", "pattern"), [(True, False), (True, True), (False, False)])
-async def test_the_wait_for_the_register_is_bounded(routers: bool, pattern: bool) -> None:
+async def test_without_a_router_nothing_waits_for_the_register() -> None:
+    fleet = Fleet("small")
+    fleet.away = True
+    aliases = ModelAliases({}, fleet.list_names, adapters=unread()[1])
+    async with asyncio.timeout(REGISTER_WAIT_S / 2):
+        assert await aliases.real_name("fr") == "fr"
+
+
+@pytest.mark.parametrize("pattern", [False, True])
+async def test_the_wait_for_the_register_is_bounded(pattern: bool) -> None:
     """All requests together wait once; what is still not known then is said, or left to routers."""
     now, fleet = [0.0], Fleet("small")
-    fleet.away = not routers
     aliases = ModelAliases(
         {"*": "small"} if pattern else {}, fleet.list_names, lambda: now[0], adapters=unread()[1]
     )
@@ -112,8 +119,8 @@ async def test_the_wait_for_the_register_is_bounded(routers: bool, pattern: bool
     await asyncio.sleep(0.1)
     assert not waiting.done()
     now[0] = REGISTER_WAIT_S
-    if pattern or not routers:
-        assert await waiting == ("small" if pattern else "fr")
+    if pattern:
+        assert await waiting == "small"
     else:
         with pytest.raises(Unavailable, match="no model is called 'fr', and adapters are not known yet"):
             await waiting
