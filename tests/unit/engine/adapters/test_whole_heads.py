@@ -13,7 +13,7 @@ from services.worker.adapters.inspection import inspect_adapter
 from services.worker.engine.adapters.own_share import own_share
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.build import targets
-from tests.kits.adapters.comparisons import adapter_files, check_mixed_adapters, check_same_bits
+from tests.kits.adapters.comparisons import Kind, adapter_files, check_mixed_adapters, check_same_bits
 from tests.kits.adapters.handmade import DEMO, Tensors, demo_base, demo_tensors, pair, refusal, write_peft
 from tests.kits.engine.rank_threads import native_compute, plain_compute
 from tests.kits.families.comparisons import tiled_compute
@@ -25,7 +25,8 @@ needs_kernels = pytest.mark.skipif(not COMPILED, reason="the kernels are for x86
 HEAD = "base_model.model.lm_head.weight"
 # gpt2, gemma2 and cohere tie the base's head to the embedding; some scale or cap logits
 FAMILIES = {"llama": 2, "gemma2": 1, "gpt2": 2, "cohere": 2, "gpt_neox": 1, "granite": 2, "mixtral": 1}
-KIND = "whole head"
+KIND: Kind = "whole head"
+KINDS: tuple[Kind, ...] = ("whole head", "whole heads")  # beside a plain LoRA, and beside another one
 
 
 @needs_kernels
@@ -35,10 +36,19 @@ def test_compiled_logits_equal_those_of_peft(family: str, world: int) -> None:
 
 
 @needs_kernels
+@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_heads_of_several_adapters_equal_those_of_peft(family: str, world: int, kind: Kind) -> None:
+    check_mixed_adapters(family, 16, world, native_compute, kind)
+
+
+@needs_kernels
 @pytest.mark.parametrize("form", FORMS)
-def test_compiled_bits_do_not_depend_on_who_shares_the_batch(form: str) -> None:
-    for target in COMPILED:
-        check_same_bits("llama", 16, 2, compiled(FORMS[form], target, threads=2), KIND)
+@pytest.mark.parametrize("target", COMPILED)
+@pytest.mark.parametrize("kind", KINDS)
+def test_compiled_bits_do_not_depend_on_who_shares_the_batch(form: str, target: str, kind: Kind) -> None:
+    check_same_bits("llama", 16, 2, compiled(FORMS[form], target, threads=2), kind)
 
 
 @pytest.mark.parametrize(("family", "world"), FAMILIES.items())
@@ -122,6 +132,11 @@ WRONG: dict[str, tuple[Tensors, dict[str, Any], str]] = {
     "infinite": (_with_value(np.inf), {}, f"tensor {HEAD} has values that are no finite numbers"),
     "beyond fp32": (_with_value(3e38), {}, "the logits of its head are beyond fp32"),
     "whole numbers": ({HEAD: whole_head().astype(np.int32)}, {}, "has type I32, supported: BF16, F16, F32"),
+    "many heads": (
+        {HEAD: whole_head(), HEAD.replace("lm_head", "lm_head.base_layer"): whole_head()},
+        {},
+        "module lm_head has two such tensors",
+    ),
     "a bias": (
         {HEAD: whole_head(), HEAD.replace("weight", "bias"): whole_head()[:, 0].copy()},
         {},
@@ -144,6 +159,11 @@ def test_wrong_heads(tmp_path: Path, name: str) -> None:
     found = refusal(write_peft(tmp_path / "a", demo_tensors() | tensors, **(said | fields)))
     assert sentence in found
     assert str(tmp_path / "a") in found
+
+
+def test_a_head_alone_is_refused(tmp_path: Path) -> None:
+    source = write_peft(tmp_path / "a", {HEAD: whole_head()}, modules_to_save=["lm_head"])
+    assert "holds no matrices of an adapter" in refusal(source)
 
 
 def test_a_head_with_a_bias_is_refused(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ inline void shrink_rows(int64_t rows, const float* x, int64_t stride, int64_t in
 inline void shrink(const PackedLowRank& m, const float* x, int64_t stride, int64_t inputs, int64_t rows, int64_t begin,
                    int64_t end, float* inner, int64_t inner_stride) {
   if (!m.down) {
-    for (int64_t row = 0; row < rows; row++) std::copy(x + row * stride + begin, x + row * stride + end, inner + row * inner_stride + begin);
+    for (int64_t row = 0; row < rows; row++, x += stride, inner += inner_stride) std::copy(x + begin, x + end, inner + begin);
     return;
   }
   const auto run = m.halves ? shrink_rows<2, true> : shrink_rows<2, false>;

@@ -12,7 +12,7 @@ struct LinearOutput {
   int64_t stride, columns;
   const float* bias;  // [panels * PANEL] or null
   OutputRule rule;
-  const LowRankSums* low_rank;  // added to the sums, which then are scaled, before the bias; null: nothing is
+  const LowRankSums* low_rank;  // added to the sums, which then are scaled, or stored in their place; null: nothing is
 };
 
 inline void store_columns(float* y, F value, int64_t columns) {
