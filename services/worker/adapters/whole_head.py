@@ -48,7 +48,8 @@ def take_whole_head(
     module = next((one for one in modules if one in copies), None)
     if module is None:
         raise AdapterError(
-            f"{path} holds no {modules[0]}.weight, which `modules_to_save` names; export the adapter again"
+            f"{path} holds no {config.whole_modules[0]}.weight, which `modules_to_save` names; export the "
+            "adapter again"
         )
     if module in downs:
         raise AdapterError(f"{path}: {module} is a target and a whole module; train it as one of these")

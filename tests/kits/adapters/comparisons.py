@@ -60,7 +60,7 @@ def adapter_files(family: str, rank: int, kind: Kind = "LoRA") -> dict[str, Path
     second: str | tuple[str, ...] = (*targets[:2], "lm_head")
     if isinstance(targets, str):
         second = ("lm_head",)
-    whole = ["embed_out" if family == "gpt_neox" else "lm_head"]
+    whole = ["lm_head"]  # as transformers names it, also where older files have `embed_out`
     if kind in ("whole head", "whole heads"):
         second, more["modules_to_save"] = targets, whole
     if kind == "whole heads":
