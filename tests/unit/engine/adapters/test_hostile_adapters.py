@@ -158,7 +158,8 @@ def test_wrong_configs(tmp_path: Path, name: str) -> None:
     config, sentence = CONFIGS[name]
     found = refusal(write_peft(tmp_path / "a", **config))
     assert sentence in found
-    assert str(tmp_path / "a" / "adapter_config.json") in found
+    assert str(tmp_path / "a") in found
+    assert "adapter_config.json" in found
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"r": 1e999}', "[" * 100_000, "x" * 2**21])
