@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from services.worker.adapters.base_model import BaseModel
 from services.worker.adapters.description import AdapterDescription, AdapterError
 from services.worker.adapters.gguf_files import gguf_pairs
-from services.worker.adapters.peft_files import peft_pairs
+from services.worker.adapters.peft_files import peft_tensors
 from services.worker.adapters.stored_pair import NamedTensor, StoredPair
-from services.worker.adapters.targets import ROW_PARALLEL, Target, find_targets
+from services.worker.adapters.targets import HEAD, ROW_PARALLEL, Target, find_targets
 from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
 from services.worker.gguf.dequantize import dequantize
 from services.worker.gguf.gguf_file import read_gguf
@@ -45,10 +45,12 @@ class Adapter:
 
     Attributes:
         matrices: By layer and canonical module; of the head by layer -1.
+        head: fp32 [tokens, hidden], in place of the base's head; None: that stays.
     """
 
     fingerprint: str
     matrices: Mapping[tuple[int, str], Matrices]
+    head: Floats | None = None
 
     @property
     def has_magnitudes(self) -> bool:
@@ -57,8 +59,11 @@ class Adapter:
 
     def describe(self, ranks: int = 1) -> AdapterDescription:
         """What a leader wants to know, of a group with so many ranks."""
-        modules = sorted({module for _, module in self.matrices})
+        modules = {module for _, module in self.matrices}
         values = 0
+        if self.head is not None:
+            modules.add(HEAD)
+            values += self.head.size
         for (_, module), pair in self.matrices.items():
             # each rank has the whole of the matrix that is not cut
             cut, whole = (pair.down, pair.up) if module in ROW_PARALLEL else (pair.up, pair.down)
@@ -66,7 +71,7 @@ class Adapter:
             if pair.magnitude is not None:
                 values += pair.magnitude.size * (ranks if module in ROW_PARALLEL else 1)
         largest = max(len(pair.down) for pair in self.matrices.values())
-        return AdapterDescription(self.fingerprint, largest, 4 * values, tuple(modules))
+        return AdapterDescription(self.fingerprint, largest, 4 * values, tuple(sorted(modules)))
 
 
 def read_adapter(source: Path, base: BaseModel) -> Adapter:
@@ -84,7 +89,8 @@ def read_adapter(source: Path, base: BaseModel) -> Adapter:
 
 def _read_all(source: Path, base: BaseModel, values: "_Values") -> Adapter:
     matrices: dict[tuple[int, str], Matrices] = {}
-    for pair, targets in _open(source, base):
+    found, whole = _open(source, base)
+    for pair, targets in found:
         values.note(f"{pair.module}\0{pair.scale!r}")
         (down, largest_down), (up, largest_up) = values.read(pair.down), values.read(pair.up)
         _require_bounded(source, pair, largest_down * largest_up)
@@ -99,13 +105,24 @@ def _read_all(source: Path, base: BaseModel, values: "_Values") -> Adapter:
             if norms is not None and target.rows is not None:
                 norms = norms[target.rows]
             matrices[target.layer, target.module] = Matrices(down, rows, norms)
-    return Adapter(values.fingerprint, matrices)
+    head = None
+    if whole is not None:
+        values.note("the whole head")
+        head, largest = values.read(whole)
+        if largest * head.shape[1] > _LARGEST:
+            raise AdapterError(f"{source}: the logits of its head are beyond fp32; train it again")
+    return Adapter(values.fingerprint, matrices, head)
 
 
-def _open(source: Path, base: BaseModel) -> list[tuple[StoredPair, list[Target]]]:
+_Targets = list[tuple[StoredPair, list[Target]]]
+
+
+def _open(source: Path, base: BaseModel) -> tuple[_Targets, NamedTensor | None]:
+    """The pairs with their targets, and the head that replaces the base's."""
     try:
         if source.is_dir():
-            return find_targets(source, peft_pairs(source, base), base.names, base.config)
+            found = peft_tensors(source, base)
+            return find_targets(source, found.pairs, base.names, base.config), found.head
         if not source.exists():
             raise AdapterError(f"{source} does not exist; give a PEFT directory or a GGUF file")
         file = read_gguf(source, vocabulary=False)
@@ -114,7 +131,7 @@ def _open(source: Path, base: BaseModel) -> list[tuple[StoredPair, list[Target]]
     except (OSError, ValueError) as error:  # ValueError: a null byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise AdapterError(f"{source} cannot be read: {reason}; check the adapter's path") from error
-    return find_targets(source, gguf_pairs(file), base.gguf_names(file), base.config)
+    return find_targets(source, gguf_pairs(file), base.gguf_names(file), base.config), None
 
 
 class _Values:

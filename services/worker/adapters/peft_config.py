@@ -30,9 +30,17 @@ _WITHOUT_EFFECT = {
     "qalora_group_size",
     *("revision", "runtime_config", "target_modules", "task_type", "ensure_weight_tying"),
 }
-_READ = {"r", "lora_alpha", "rank_pattern", "alpha_pattern", "use_rslora", "use_dora", "bias"}
+_READ = {
+    "r",
+    "lora_alpha",
+    "rank_pattern",
+    "alpha_pattern",
+    "use_rslora",
+    "use_dora",
+    "bias",
+    "modules_to_save",
+}
 _REFUSED = {
-    "modules_to_save": "whole modules are not served, the head neither; make them targets instead",
     "lora_bias": "biases of adapters are not served; train with lora_bias=false",
     "target_parameters": "adapters of parameters, such as experts, are not served; target linear modules",
     "trainable_token_indices": "trained embeddings are not served; train without trainable_token_indices",
@@ -52,6 +60,7 @@ class PeftConfig:
         alphas: The same of `alpha`.
         root_scaled: The scale is alpha / sqrt(rank), not alpha / rank (rsLoRA; Kalajdzievski, 2023).
         has_magnitudes: Each pair has a magnitude (DoRA; Liu et al., arXiv 2402.09353).
+        whole_modules: They replace those of the base.
     """
 
     path: Path
@@ -61,6 +70,7 @@ class PeftConfig:
     alphas: dict[str, float]
     root_scaled: bool
     has_magnitudes: bool
+    whole_modules: tuple[str, ...]
 
     def rank_of(self, module: str) -> int:
         """The rank of a module."""
@@ -102,6 +112,7 @@ def read_peft_config(path: Path) -> PeftConfig:
         {key: fields.alpha(f"alpha_pattern.{key}", value) for key, value in fields.patterns("alpha_pattern")},
         fields.flag("use_rslora"),
         fields.flag("use_dora"),
+        fields.names("modules_to_save"),
     )
 
 
@@ -115,6 +126,11 @@ def _refuse_unknown(path: Path, raw: dict[str, Any]) -> None:
         raise AdapterError(
             f"{path}: `init_lora_weights` is {shown(initial)}, which changes the base's weights; convert the "
             "adapter to a plain LoRA when it is saved"
+        )
+    if raw.get("modules_to_save") and raw.get("ensure_weight_tying"):
+        raise AdapterError(
+            f"{path}: `ensure_weight_tying` is set, and an embedding that is trained along with the head is "
+            "not served; train with ensure_weight_tying=false"
         )
     for name, value in raw.items():
         if name in _READ or name in _WITHOUT_EFFECT or not value:
@@ -157,6 +173,12 @@ class _Fields:
         if value is not None and not isinstance(value, bool):
             raise self.error(name, "true or false", value)
         return bool(value)
+
+    def names(self, name: str) -> tuple[str, ...]:
+        value = self.raw.get(name) or []
+        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+            raise self.error(name, "a list of names of modules", value)
+        return tuple(value)
 
     def patterns(self, name: str) -> list[tuple[str, object]]:
         table = self.raw.get(name)

@@ -12,6 +12,7 @@ from services.worker.adapters.base_model import BaseModel
 from services.worker.adapters.description import AdapterError
 from services.worker.adapters.peft_config import CONFIG, PeftConfig, read_peft_config
 from services.worker.adapters.stored_pair import NamedTensor, StoredPair, require_partners, require_rank
+from services.worker.adapters.whole_head import take_whole_head
 from services.worker.engine.checkpoint.safetensors_file import read_header
 from services.worker.engine.checkpoint.stored_tensor import StoredTensor
 from services.worker.engine.config.json_fields import ModelError
@@ -25,13 +26,25 @@ _OF_BASE = re.compile(r"base_model\.model\.(.+?)(?:\.base_layer)?\.weight")
 _KNOWN = (
     ("lora_embedding_", "adapters of embeddings are not served; train without the embedding as a target"),
     ("lora_B.bias", "biases of adapters are not served; train with lora_bias=false"),
-    ("modules_to_save", "whole modules are not served, the head neither; make them targets instead"),
+    ("modules_to_save", "PEFT saves whole modules under other names; save the adapter with save_pretrained"),
 )
 _PARTNER = {True: ".lora_A.weight", False: ".lora_B.weight"}
 
 
-def peft_pairs(directory: Path, base: BaseModel) -> list[StoredPair]:
-    """The pairs of a directory, in the order of their modules.
+class PeftTensors(NamedTuple):
+    """What a directory has.
+
+    Attributes:
+        pairs: In the order of their modules.
+        head: [tokens, hidden], in place of the base's output head; None: that stays.
+    """
+
+    pairs: list[StoredPair]
+    head: NamedTensor | None
+
+
+def peft_tensors(directory: Path, base: BaseModel) -> PeftTensors:
+    """Finds the tensors of a directory.
 
     Raises:
         AdapterError: A file is missing, damaged or outside of the directory, or has what is not served.
@@ -50,10 +63,11 @@ def peft_pairs(directory: Path, base: BaseModel) -> list[StoredPair]:
     except ModelError as error:
         raise AdapterError(str(error)) from error
     found = _sorted(weights, tensors)
+    head = take_whole_head(weights, config, found.copies, found.downs, base)
     refuse_other_weights(weights, found.copies, base)
     require_partners(weights, found.downs, found.ups, _PARTNER)
     _require_magnitudes(weights, config, found)
-    return [_pair(weights, config, module, found) for module in sorted(found.downs)]
+    return PeftTensors([_pair(weights, config, module, found) for module in sorted(found.downs)], head)
 
 
 def _own_file(directory: Path, name: str) -> Path:

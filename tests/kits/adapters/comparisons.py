@@ -41,7 +41,7 @@ TARGETS: dict[str, str | tuple[str, ...]] = {
     "mixtral": ATTENTION,
 }
 RANKS = (4, 16, 64, 128)
-Kind = Literal["LoRA", "DoRA", "DoRA of the head"]
+Kind = Literal["LoRA", "DoRA", "DoRA of the head", "whole head", "whole heads"]
 SLOTS = {"a": 0, "b": 3}  # text -> slot; the text c is of the base
 
 
@@ -50,13 +50,21 @@ def adapter_files(family: str, rank: int, kind: Kind = "LoRA") -> dict[str, Path
     """Two adapters of a family, by text; the second has another rank, other targets and rsLoRA.
 
     Args:
-        kind: Of the first one; with `DoRA of the head`, of the second one.
+        kind: Of the first one; with `DoRA of the head` or `whole head`, of the second one; with `whole
+            heads`, of both.
     """
     first: dict[str, Any] = {"use_dora": kind == "DoRA"}
     more: dict[str, Any] = {"use_dora": kind == "DoRA of the head", "use_rslora": True, "lora_alpha": 8}
     directory = Path(mkdtemp(prefix="adapters-"))
     targets = TARGETS[family]
-    second = ("lm_head",) if isinstance(targets, str) else (*targets[:2], "lm_head")
+    second: str | tuple[str, ...] = (*targets[:2], "lm_head")
+    if isinstance(targets, str):
+        second = ("lm_head",)
+    whole = ["lm_head"]  # as transformers names it, also where older files have `embed_out`
+    if kind in ("whole head", "whole heads"):
+        second, more["modules_to_save"] = targets, whole
+    if kind == "whole heads":
+        first["modules_to_save"] = whole
     return {
         "a": save_adapter(family, AdapterEntry(rank, targets, first), directory / "a", seed=1),
         "b": save_adapter(

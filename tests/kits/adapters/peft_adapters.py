@@ -55,6 +55,8 @@ def save_adapter_of(base: Any, entry: AdapterEntry, directory: Path, seed: int =
                 values.copy_(torch.randn(values.shape, generator=draw) * scale)
             elif "lora_magnitude_vector" in name:  # the norms of the base's rows
                 values.mul_(1 + MOST_STRETCH * torch.rand(values.shape, generator=draw))
+            elif "modules_to_save" in name:
+                values.add_(torch.randn(values.shape, generator=draw) * UP_SCALE / values.shape[1] ** 0.5)
     with _quiet():
         model.save_pretrained(directory)
     return directory

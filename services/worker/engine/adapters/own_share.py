@@ -49,7 +49,11 @@ def own_share(adapter: Adapter, base: BaseModel, rank: int, world: int) -> Adapt
                 head = low
             else:
                 layers[layer, module] = low
-    return AdapterWeights(layers, head)
+    whole = None
+    if adapter.head is not None:
+        ids = _own_part(base.config, -1, HEAD, rank, world)
+        whole = _tensor(adapter.head[ids.start : ids.stop])
+    return AdapterWeights(layers, head, whole)
 
 
 def _own_part(config: ModelConfig, layer: int, module: str, rank: int, world: int) -> range:

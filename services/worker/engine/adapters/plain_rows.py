@@ -52,10 +52,12 @@ class PlainAdapter:
 
     Attributes:
         parts: By layer and linear.
+        head: [ids of this rank, hidden], in place of the base's; None: that stays.
     """
 
     parts: Mapping[tuple[int, str], list[AddedPart]]
     num_bytes: int
+    head: Tensor | None = None
 
     @classmethod
     def prepare(
@@ -79,7 +81,8 @@ class PlainAdapter:
             gated = module == "mlp.up_proj" and getattr(config.layers[layer].mlp, "gated", False)
             begin = len(low.up) if gated else first.get(module, 0)
             parts.setdefault((layer, _LINEARS.get(module, module)), []).append(AddedPart(begin, moved))
-        return cls(parts, num_bytes)
+        head = placement.move_optional(weights.whole_head)
+        return cls(parts, num_bytes + (0 if head is None else head.nbytes), head)
 
 
 class RowAdapters:
@@ -118,6 +121,9 @@ class RowAdapters:
             bias: [outputs] that `outputs` have already; factors do not scale it.
         """
         for adapter, rows in self._groups:
+            if layer == HEAD_LAYER and adapter.head is not None:
+                whole = F.linear(padded_rows(inputs[rows]), adapter.head)[: len(rows)]
+                outputs.index_copy_(0, rows, whole.to(outputs.dtype))
             parts = adapter.parts.get((layer, linear))
             if not parts:
                 continue

@@ -36,13 +36,17 @@ class AdapterWeights:
             `v_proj` and `o_proj`, `mlp.gate_proj`, `up_proj` and `down_proj`. A matrix that has none is
             absent.
         head: Of the output head, with the token ids of this rank.
+        whole_head: fp32 [ids of this rank, hidden], contiguous, in place of the base's head, or
+            None.
     """
 
     layers: Mapping[tuple[int, str], LowRank] = field(default_factory=dict)
     head: LowRank | None = None
+    whole_head: Tensor | None = None
 
     @property
     def num_bytes(self) -> int:
         """Memory of all of them."""
         parts = [*self.layers.values(), *([self.head] if self.head is not None else [])]
-        return sum(part.num_bytes for part in parts)
+        whole = 0 if self.whole_head is None else self.whole_head.nbytes
+        return whole + sum(part.num_bytes for part in parts)

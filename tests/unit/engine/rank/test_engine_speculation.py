@@ -3,8 +3,11 @@
 import queue
 import random
 from collections.abc import Callable, Iterator
+from collections.abc import Sequence as ListOf
+from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
@@ -12,14 +15,17 @@ from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.engine.adapters.weights import AdapterWeights
 from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.collectives.base import Collectives
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.native.compute import NativeCompute
 from services.worker.engine.rank.runner import Runner
+from services.worker.rank_protocol.adapters import NO_ADAPTER
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.run_config import Precision
+from tests.kits.adapters.merged_adapters import random_adapter
 from tests.kits.engine.gguf_models import write_gguf
 from tests.kits.engine.rank_threads import GREEDY, make_llama, native_ranks, run_threads
 from tests.kits.worker.options import scheduler_limits
@@ -95,8 +101,18 @@ def _checkpoint(directory: Path, precision: Precision) -> Path:
     return write_gguf(model, directory / "model.gguf", "Q4_0") if precision == "codes" else model
 
 
-def _with_ranks(path: Path, precision: Precision, world: int, work: Callable[[Compute], None]) -> None:
-    """Calls the work with what computes a plan on all ranks, and gives what rank 0 sampled."""
+def _with_ranks(
+    path: Path,
+    precision: Precision,
+    world: int,
+    work: Callable[[Compute], None],
+    adapters: ListOf[AdapterWeights] = (),
+) -> None:
+    """Calls the work with what computes a plan on all ranks, and gives what rank 0 sampled.
+
+    Args:
+        adapters: In the slots from 0 on; for one rank.
+    """
     plans = [queue.Queue[StepPlan | None]() for _ in range(world)]
     make = native_ranks(precision=precision, kv_dtype=torch.float32 if precision == "fp32" else torch.float16)
 
@@ -104,6 +120,8 @@ def _with_ranks(path: Path, precision: Precision, world: int, work: Callable[[Co
         with open_checkpoint(path) as checkpoint:
             computing = make(checkpoint, read_config(path), collectives, NUM_BLOCKS)
         assert isinstance(computing, NativeCompute)
+        for slot, adapter in enumerate(adapters):
+            computing.set_adapter(slot, computing.prepare_adapter(adapter))
         runner = Runner(computing)
 
         def compute(plan: StepPlan) -> StepResult:
@@ -156,3 +174,51 @@ def test_drafts_change_no_token_and_no_log_probability(
         assert rounds.outputs == without
 
     _with_ranks(_checkpoint(tmp_path, precision), precision, world, work)
+
+
+def _slot(prompt: list[int]) -> int:
+    """The adapter of a sequence; those that share the beginning of their prompts have the same."""
+    return 0 if prompt[:40] == list(range(40)) else (NO_ADAPTER, 1)[prompt[0] % 2]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_drafts_are_checked_with_the_adapter_of_their_sequence(precision: Precision, tmp_path: Path) -> None:
+    path = _checkpoint(tmp_path, precision)
+    plain, scaled = (random_adapter(path, 8, seed) for seed in (1, 2))
+    layers = {
+        key: replace(
+            low, factors=1 + 0.2 * torch.rand(len(low.up), generator=torch.Generator().manual_seed(3))
+        )
+        for key, low in scaled.layers.items()
+    }
+
+    def work(compute: Compute) -> None:
+        used: set[int] = set()
+        of_base = True
+
+        def adapted(plan: StepPlan) -> StepResult:
+            slots = [NO_ADAPTER if of_base else _slot(new.token_ids) for new in plan.admit]
+            used.update(slots)
+            admit = [
+                msgspec.structs.replace(new, adapter=slot)
+                for new, slot in zip(plan.admit, slots, strict=True)
+            ]
+            return compute(msgspec.structs.replace(plan, admit=admit))
+
+        rounds = _Rounds(adapted)
+        rounds.run(0)
+        plain_outputs, of_base = rounds.outputs, False
+        rounds.run(0)
+        without, scores, steps = rounds.outputs, sorted(rounds.scores), rounds.num_steps
+        assert used == {NO_ADAPTER, 0, 1}
+        assert sum(without[key] != plain_outputs[key] for key in without) >= 5
+
+        drafted = rounds.run(6, without).speculation
+        assert drafted.num_accepted > 60
+        assert rounds.num_steps < 0.8 * steps
+        assert (rounds.outputs, sorted(rounds.scores)) == (without, scores)
+
+        rounds.run(6)  # drafts are looked up
+        assert (rounds.outputs, sorted(rounds.scores)) == (without, scores)
+
+    _with_ranks(path, precision, 1, work, [plain, replace(scaled, layers=layers)])

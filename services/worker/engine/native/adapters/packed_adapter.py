@@ -56,6 +56,9 @@ def pack_adapter(
     matrices = dict(weights.layers)
     if weights.head is not None:
         matrices[HEAD] = weights.head
+    if weights.whole_head is not None:
+        # without `down` the kernels take the inputs themselves, and the sums in place of the base's
+        matrices[HEAD] = LowRank(torch.empty(0, weights.whole_head.shape[1]), weights.whole_head)
     known = {(site.layer, part.module) for site in sites for part in site.parts}
     for layer, module in matrices:
         if (layer, module) not in known:
@@ -83,6 +86,9 @@ def _parts_of(site: AdapterSite, matrices: Matrices) -> "ctypes.Array[LowRankPar
         if added is None:
             continue
         rank, inputs = added.down.shape
+        whole = rank == 0
+        if whole:
+            rank = inputs
         outputs = added.up.shape[0]
         # the head has outputs without a token
         fits = outputs == part.outputs or ((site.layer, part.module) == HEAD and outputs < part.outputs)
@@ -100,6 +106,7 @@ def _parts_of(site: AdapterSite, matrices: Matrices) -> "ctypes.Array[LowRankPar
             assert tensor.dtype == torch.float32
             assert tensor.is_contiguous()
         target.rank, target.outputs = rank, outputs
-        target.down, target.up = added.down.data_ptr(), added.up.data_ptr()
+        target.down = 0 if whole else added.down.data_ptr()
+        target.up = added.up.data_ptr()
         target.factors = 0 if added.factors is None else added.factors.data_ptr()
     return parts

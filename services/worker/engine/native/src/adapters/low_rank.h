@@ -23,7 +23,8 @@ struct UpSlice {
 // An adapter's matrices for one linear. Of a linear of several matrices (queries, keys and values) the inner features
 // follow each other, and each slice reads those of its own matrix.
 struct PackedLowRank {
-  const uint8_t* down;    // [groups][blocks of inputs][features of the group][16 floats or words], see `FeatureGroup`
+  const uint8_t* down;    // [groups][blocks of inputs][features of the group][16 floats or words], see `FeatureGroup`;
+                          // null: the inputs are the inner features, and the sums take the place of the base's
   const uint8_t* up;
   const UpSlice* slices;  // [2 * panels]
   const float* factors;   // [panels][PANEL], of outputs with what is added, before the bias (DoRA); null: all are 1
@@ -170,6 +171,10 @@ inline void shrink_rows(int64_t rows, const float* x, int64_t stride, int64_t in
 // Inner features `begin` to `end`, whole groups, of rows that have the same adapter.
 inline void shrink(const PackedLowRank& m, const float* x, int64_t stride, int64_t inputs, int64_t rows, int64_t begin,
                    int64_t end, float* inner, int64_t inner_stride) {
+  if (!m.down) {
+    for (int64_t row = 0; row < rows; row++, x += stride, inner += inner_stride) std::copy(x + begin, x + end, inner + begin);
+    return;
+  }
   const auto run = m.halves ? shrink_rows<2, true> : shrink_rows<2, false>;
   while (begin < end) {
     const FeatureGroup group(begin, m.rank);
@@ -235,11 +240,8 @@ struct LowRankSums {
   const LowRankRows* rows;
 
   const float* of(int64_t row, int64_t panel) const { return sums + row * stride + (panel - first) * PANEL; }
-  // null: the row's outputs are not scaled
-  const float* factors_of(int64_t row, int64_t panel) const {
-    const PackedLowRank* m = rows->of(row);
-    return m && m->factors ? m->factors + panel * PANEL : nullptr;
-  }
+  // null: nothing is added to the row
+  const PackedLowRank* matrices_of(int64_t row) const { return rows->of(row); }
 };
 
 constexpr int64_t SUMS_ROOM = 16384;  // numbers that are expanded together; they stay in the core's cache

@@ -10,7 +10,7 @@ namespace ryz {
 
 // One matrix of a linear, whose outputs follow those of the part before; of a gated linear the first part gates the other.
 struct LowRankPart {
-  const float* down;  // [rank][inputs]
+  const float* down;  // [rank][inputs]; null: `up` takes the place of the base's matrix, and the rank is its inputs
   const float* up;    // [outputs][rank]
   const float* factors;  // [outputs] or null
   int64_t rank;       // 0: the adapter has none for it
@@ -39,7 +39,7 @@ inline uint32_t to_half(float x) {
 // Whether bf16 holds all numbers without loss.
 inline bool fits_halves(const LowRankPart* parts, const LinearShape& shape) {
   return std::all_of(parts, parts + shape.num_parts, [&](const LowRankPart& part) {
-    return std::all_of(part.down, part.down + part.rank * shape.inputs, is_half) &&
+    return (!part.down || std::all_of(part.down, part.down + part.rank * shape.inputs, is_half)) &&
            std::all_of(part.up, part.up + part.rank * part.outputs, is_half);
   });
 }
@@ -85,12 +85,21 @@ inline bool has_factors(const LowRankPart* parts, const LinearShape& shape) {
   return std::any_of(parts, parts + shape.num_parts, [](const LowRankPart& part) { return part.factors; });
 }
 
+// A matrix that takes the place of the base's is the only one of its linear.
+inline bool is_whole(const LowRankPart* parts, const LinearShape& shape) {
+  return shape.num_parts == 1 && parts[0].rank && !parts[0].down;
+}
+
+inline int64_t all_down_bytes(const LowRankPart* parts, const LinearShape& shape, bool halves) {
+  return is_whole(parts, shape) ? 0 : rank_of(parts, shape) * down_bytes(shape.inputs, halves);
+}
+
 // Bytes of each piece: slices, `down`, `up`, factors.
 inline int64_t slices_bytes(const LinearShape& shape) { return padded(2 * shape.panels * sizeof(UpSlice), 64); }
 
 inline int64_t low_rank_bytes(const LowRankPart* parts, const LinearShape& shape, bool halves) {
   std::vector<UpSlice> slices(2 * shape.panels);
-  return slices_bytes(shape) + rank_of(parts, shape) * down_bytes(shape.inputs, halves) +
+  return slices_bytes(shape) + all_down_bytes(parts, shape, halves) +
          lay_out(parts, shape, halves, slices.data()) +
          (has_factors(parts, shape) ? shape.panels * PANEL * (int64_t)sizeof(float) : 0);
 }
@@ -114,10 +123,11 @@ inline PackedLowRank pack_low_rank(const LowRankPart* parts, const LinearShape& 
   UpSlice* slices = (UpSlice*)target;
   uint8_t* down = target + slices_bytes(shape);
   const int64_t rank = rank_of(parts, shape), bytes = down_bytes(shape.inputs, halves);
-  uint8_t* up = down + rank * bytes;
+  uint8_t* up = down + all_down_bytes(parts, shape, halves);
   float* factors = (float*)(up + lay_out(parts, shape, halves, slices));
+  const bool whole = is_whole(parts, shape);
   int64_t feature = 0;
-  for (int64_t p = 0; p < shape.num_parts; p++) {
+  for (int64_t p = 0; p < shape.num_parts && !whole; p++) {
     for (int64_t r = 0; r < parts[p].rank; r++, feature++) {
       const FeatureGroup group(feature, rank);
       uint8_t* to = down + group.first * bytes + (feature - group.first) * LANES * 4;
@@ -129,12 +139,12 @@ inline PackedLowRank pack_low_rank(const LowRankPart* parts, const LinearShape& 
     const UpSlice& s = slices[slice];
     for (int64_t r = 0; r < part.rank; r++) put(up + s.at, first + r - s.begin, lane, halves, part.up[output * part.rank + r]);
   });
-  if (!has_factors(parts, shape)) return {down, up, slices, nullptr, (int32_t)rank, halves};
+  if (!has_factors(parts, shape)) return {whole ? nullptr : down, up, slices, nullptr, (int32_t)rank, halves};
   std::fill(factors, factors + shape.panels * PANEL, 1.0f);
   each_output(parts, shape, [&](const LowRankPart& part, int64_t, int64_t slice, int64_t lane, int64_t output) {
     if (part.factors) factors[slice * LANES + lane] = part.factors[output];
   });
-  return {down, up, slices, factors, (int32_t)rank, halves};
+  return {whole ? nullptr : down, up, slices, factors, (int32_t)rank, halves};
 }
 
 }  // namespace ryz

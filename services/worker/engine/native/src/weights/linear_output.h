@@ -12,7 +12,7 @@ struct LinearOutput {
   int64_t stride, columns;
   const float* bias;  // [panels * PANEL] or null
   OutputRule rule;
-  const LowRankSums* low_rank;  // added to the sums, which then are scaled, before the bias; null: nothing is
+  const LowRankSums* low_rank;  // added to the sums, which then are scaled, or stored in their place; null: nothing is
 };
 
 inline void store_columns(float* y, F value, int64_t columns) {
@@ -73,11 +73,17 @@ inline void finish_rows(const LinearOutput& out, int64_t panel, int64_t row, F* 
 #pragma GCC unroll 12
     for (int r = 0; r < ROWS; r++) {
       const float* added = out.low_rank->of(row + r, panel);
+      const PackedLowRank* m = out.low_rank->matrices_of(row + r);
+      if (m && !m->down) {
+        first[r] = load(added);
+        second[r] = load(added + LANES);
+        continue;
+      }
       first[r] = first[r] + load(added);
       second[r] = second[r] + load(added + LANES);
-      if (const float* factors = out.low_rank->factors_of(row + r, panel)) {
-        first[r] = first[r] * load(factors);
-        second[r] = second[r] * load(factors + LANES);
+      if (m && m->factors) {
+        first[r] = first[r] * load(m->factors + panel * PANEL);
+        second[r] = second[r] * load(m->factors + panel * PANEL + LANES);
       }
     }
   }
