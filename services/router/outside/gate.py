@@ -102,16 +102,15 @@ class OutsideGate:
         )
 
     async def _take_limits(self, incoming: Incoming, key_id: str) -> None:
-        """Takes what a new request needs of its tenant's limits and its user's, all of it or none.
+        """Takes what a request needs of its tenant's limits and its user's, all of it or none.
 
-        Running requests are not counted: a router does not see their ends. Tokens and money are those of the
-        prompt, by its length; sums of usage correct the days and months.
+        One that its client publishes again counts again: any user could say that of all its requests. Running
+        requests are not counted: a router does not see their ends. Tokens and money are those of the prompt,
+        by its length; sums of usage correct the days and months.
 
         Raises:
             RyzError: A limit has too little left, or cannot be counted now.
         """
-        if incoming.attempt > 0:
-            return
         party = self._leases.party(incoming.asker.tenant, key_id)
         needs = []
         for lease in party.leases:
