@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 WINDOW_S = 10.0
+WAITED = 0.9
 
 
 class Served(NamedTuple):
@@ -103,15 +104,25 @@ def largest_gap(
 
 
 def bound_report(
-    rivals: Mapping[str, Rival], rules: GroupRules, *, begin: float, end: float
-) -> dict[str, float | bool]:
-    """Return the gap, the bound and whether it held, of two parties in one run of the phase."""
+    rivals: Mapping[str, Rival], rules: GroupRules, *, begin: float, end: float, waited: float
+) -> dict[str, float | bool | None]:
+    """Return the gap, the bound and whether it held, of two parties in one run of the phase.
+
+    Args:
+        rivals: The parties.
+        rules: By what the group shares.
+        begin: Of the time that is looked at.
+        end: Of it.
+        waited: In which part of the time both had requests that waited. Below `WAITED` one of them did not
+            always want more, and `holds` is None: the bound says nothing of such parties.
+    """
     first, second = rivals.values()
     gap, most = largest_gap(first, second, rules, begin=begin, end=end), bound(first, second, rules)
     return {
         "gap_tokens": round(gap, 1),
         "bound_tokens": round(most, 1),
-        "holds": gap <= most,
+        "both_waited": round(waited, 3),
+        "holds": gap <= most if waited >= WAITED else None,
         "quantum": rules.quantum,
         "decode_tokens": rules.decode_tokens,
         "max_running": rules.max_running,

@@ -33,6 +33,7 @@ from benchmarks.tenants.watched_rules import WatchedRules, watch_rules
 TENANTS = ("flood", "first", "second")
 PHASES = ("calm", "flood", "arrival", "lone", "rivals")
 _PREFIXES = 4  # texts with which the prompts of a tenant begin
+_RIVALS = 0.25, 0.95  # the part of the phase that is looked at
 _PREFIX_SHARE = 0.5  # of a prompt's words
 
 
@@ -119,13 +120,15 @@ async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -
                     new = {one: rows[served.get(one, 0) :] for one, rows in phase.served.items()}
                     gaps += _gaps(new, began, plan.duration)
                     rivals = _rivals(plan, clients, phase, new, rules)
-                    begin, end = began + plan.duration / 4, began + plan.duration * 0.95
-                    bounds.append(bound_report(rivals, rules.of_group(), begin=begin, end=end))
+                    begin, end = began + plan.duration * _RIVALS[0], began + plan.duration * _RIVALS[1]
+                    waited = rules.both_waited(rivals, *_RIVALS)
+                    bounds.append(bound_report(rivals, rules.of_group(), begin=begin, end=end, waited=waited))
     silent = [name for name, phase in phases.items() if not phase.first_s]
     if silent:
         raise BenchError(f"no request ended in phase {', '.join(silent)}: lengthen them with --duration")
     rows = [_row(name, phase) for name, phase in phases.items()]
     calm, flood, arrival = (phases[name] for name in ("calm", "flood", "arrival"))
+    held = [one["holds"] for one in bounds]
     of_rivals = {one: sum(each.tokens for each in rows) for one, rows in phases["rivals"].served.items()}
     return {
         "rows": rows,
@@ -137,7 +140,7 @@ async def measure(plan: TenantsPlan, url: str, model: str, progress: Progress) -
         "window_gap_share_p50": round(percentile(sorted(gaps), 0.5), 3) if gaps else None,
         "window_gap_share_max": round(max(gaps), 3) if gaps else None,
         "bounds": bounds,
-        "bound_holds": all(one["holds"] for one in bounds),
+        "bound_holds": None if None in held else all(held),
     }
 
 

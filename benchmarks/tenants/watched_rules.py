@@ -1,7 +1,7 @@
 """Watches by what rules the group of a stack shares, while a phase runs: `/v1/manage/shares`."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Collection, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,10 +20,12 @@ class WatchedRules:
     Attributes:
         weights: Of the parties.
         seen: The rules at each look; what a decoded token counts is measured, and so changes.
+        waiting: The parties of which requests waited, at each look.
     """
 
     weights: dict[str, float] = field(default_factory=dict)
     seen: list[GroupRules] = field(default_factory=list)
+    waiting: list[frozenset[str]] = field(default_factory=list)
 
     def of_group(self) -> GroupRules:
         """Return the rules with the median of what a decoded token counted; raise `BenchError` if unknown."""
@@ -31,6 +33,11 @@ class WatchedRules:
             raise BenchError("the gateway told no shares of the group")
         by_cost = sorted(self.seen, key=lambda one: one.decode_tokens)
         return by_cost[len(by_cost) // 2]
+
+    def both_waited(self, parties: Collection[str], begin: float, end: float) -> float:
+        """Return at which part of the looks in a part of the time (0 to 1) requests of all parties waited."""
+        looks = self.waiting[int(len(self.waiting) * begin) : int(len(self.waiting) * end)]
+        return sum(one.issuperset(parties) for one in looks) / max(1, len(looks))
 
 
 async def watch_rules(
@@ -63,5 +70,6 @@ async def _look(http: httpx.AsyncClient, key: str, found: WatchedRules) -> None:
         answer.raise_for_status()
         for group in answer.json()["groups"]:
             found.seen.append(GroupRules(group["quantum"], group["decode_tokens"], group["max_running"]))
+            found.waiting.append(frozenset(one["party"] for one in group["parties"] if one["waiting"]))
             found.weights.update({one["party"]: one["weight"] for one in group["parties"]})
         await asyncio.sleep(EVERY_S)

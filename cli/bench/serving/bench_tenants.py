@@ -12,6 +12,12 @@ from cli.command_options import with_options
 from cli.console import err
 from cli.stack.model_dir import demo_model
 
+HELD = {
+    True: "holds",
+    False: "DOES NOT HOLD",
+    None: "says nothing, since one of them did not always wait for more",
+}
+
 
 @with_options
 def tenants(plan: TenantsPlan, *, as_json: AsJson = False) -> None:
@@ -49,7 +55,7 @@ def _show(report: Report) -> None:
         print_line(
             f"in any {WINDOW_S:g} s they differ by at most {one['gap_tokens']:,.0f} weighted tokens; the "
             f"algorithm's bound is {one['bound_tokens']:,.0f} (quantum {one['quantum']:g}, a decoded token "
-            f"counts {one['decode_tokens']:g}): it {'holds' if one['holds'] else 'DOES NOT HOLD'}"
+            f"counts {one['decode_tokens']:g}): it {HELD[one['holds']]}"
         )
     facts = report["machine"]
     print_line(f"{facts['cpu']}, {facts['usable_cores']} cores, commit {report['commit']}")

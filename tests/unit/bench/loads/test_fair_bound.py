@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.tenants.fair_bound import GroupRules, Rival, Served, bound, bound_report, largest_gap
+from benchmarks.tenants.watched_rules import WatchedRules
 
 RULES = GroupRules(quantum=100.0, decode_tokens=2.0, max_running=8)
 
@@ -38,15 +39,15 @@ def test_tokens_are_weighted_and_a_window_is_no_longer_than_it_is() -> None:
 def test_a_tenant_that_gets_too_much_is_found() -> None:
     fair = {"a": rival([Served(at, 50, decoded=False) for at in map(float, range(20))]),
             "b": rival([Served(at, 50, decoded=False) for at in map(float, range(20))])}  # fmt: skip
-    assert bound_report(fair, RULES, begin=0.0, end=20.0)["holds"] is True
+    assert bound_report(fair, RULES, begin=0.0, end=20.0, waited=1.0)["holds"] is True
     late = {"a": fair["a"], "b": rival(list(fair["b"].served[10:]))}
-    told = bound_report(late, RULES, begin=0.0, end=20.0)
+    told = bound_report(late, RULES, begin=0.0, end=20.0, waited=1.0)
     assert (told["gap_tokens"], told["bound_tokens"], told["holds"]) == (500.0, 520.0, True), (
         "ten events alone"
     )
     assert (told["quantum"], told["decode_tokens"], told["max_running"]) == (100.0, 2.0, 8)
     later = {"a": fair["a"], "b": rival(list(fair["b"].served[11:]))}
-    assert bound_report(later, RULES, begin=0.0, end=20.0)["holds"] is False
+    assert bound_report(later, RULES, begin=0.0, end=20.0, waited=1.0)["holds"] is False
 
 
 @given(st.integers(0, 10_000))
@@ -71,3 +72,13 @@ def test_the_gap_is_that_of_all_pairs_of_moments(seed: int) -> None:
     )
     found = largest_gap(first, second, RULES, begin=0.0, end=30.0)
     assert abs(found - largest) < 1e-6
+
+
+def test_parties_that_do_not_always_want_more_are_not_judged() -> None:
+    late = {"a": rival([Served(float(at), 90, decoded=False) for at in range(20)]), "b": rival([])}
+    assert bound_report(late, RULES, begin=0.0, end=20.0, waited=0.89)["holds"] is None
+    assert bound_report(late, RULES, begin=0.0, end=20.0, waited=0.9)["holds"] is False
+    both, one = frozenset({"a", "b", "c"}), frozenset({"a"})
+    seen = WatchedRules(waiting=[one, *[both] * 8, one])
+    assert [seen.both_waited(["a", "b"], *part) for part in ((0.25, 0.95), (0.0, 1.0))] == [1.0, 0.8]
+    assert WatchedRules().both_waited(["a"], 0.0, 1.0) == 0.0
