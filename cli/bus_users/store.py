@@ -109,7 +109,7 @@ def _replace(path: Path, text: str) -> None:
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
     """Hold a lock: of two processes at once, one would lose its change."""
-    lock = os.open(directory / f"{USERS_FILE}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    lock = os.open(StateDir(directory).logs, os.O_RDONLY | os.O_DIRECTORY)  # its supervisor locks the other
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield

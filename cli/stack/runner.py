@@ -252,7 +252,7 @@ def example_line(url: str, model: ServedModel) -> str:
 
 def _chat_words(options: UpOptions, models: Sequence[ServedModel]) -> str:
     silent = [model.name for model in models if not model.chats]
-    if len(silent) == len(models):
+    if silent and len(silent) == len(models):
         return f"{', '.join(silent)} completes texts: without a chat template there is no chat. "
     return f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
 

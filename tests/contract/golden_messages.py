@@ -103,12 +103,13 @@ TENANT = m.TenantRecord(
     tenant="acme", limits=LIMITS, weight=2.0, models=["demo"], time_zone="Europe/Oslo", suspended=True,
     session_days=30, response_days=20, file_days=10, batch_days=5, usage_days=40, note="pilot", created_s=17,
 )  # fmt: skip
+BUS_USER = m.BusUserTerms(
+    user="billing", password_hash="$2a$05$" + "a" * 53, max_rps=2.5, max_priority=-1, suspended=True,
+)  # fmt: skip
 KEY = m.KeyRecord(
     key_id="0123456789ab", tenant="acme", digest=bytes(range(32)), label="ci", scopes=SCOPES, limits=LIMITS,
     created_s=17, expires_s=18,
-    bus_user=m.BusUserTerms(
-        user="billing", password_hash="$2a$05$" + "a" * 53, max_rps=2.5, max_priority=-1, suspended=True,
-    ),
+    bus_user=BUS_USER,
 )  # fmt: skip
 PRICE = m.PriceRecord(model="demo", prompt=500_000, cached=50_000, completion=1_500_000)
 RULES = m.AccountRules(keys_required=True, bus_users_listed=True, currency="EUR")
@@ -403,6 +404,7 @@ EXAMPLES: list[m.Wire] = [
     LIMITS,
     SCOPES,
     TENANT,
+    BUS_USER,
     KEY,
     PRICE,
     RULES,

@@ -184,9 +184,9 @@ async def test_a_rank_without_memory_says_so(model: Path) -> None:
         # small allocations find room: C++ aborts where one of its functions that never raises has none
         most = address_space(pid) + 2**20
         resource.prlimit(pid, resource.RLIMIT_AS, (most, most))
-        prompts = [[7] * 400] * 16
+        prompts = [[7] * 100] * 64
         generation.cancel()
-        large = asyncio.create_task(generate(engine, prompts, 2, [GREEDY] * 16, first_id=5000))
+        large = asyncio.create_task(generate(engine, prompts, 2, [GREEDY] * 64, first_id=5000))
         failure = await end_of(large)
         assert (failure.kind, failure.rank) == ("memory", 1), failure
         assert failure.reason.startswith("rank 1: out of memory: ")

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from services.gateway.answering.intake.adapter_names import AdapterNames
 from shared.adapters.register import AdapterRegister
-from shared.errors import ModelNotFound, RyzError, Unavailable
+from shared.errors import ModelNotFound, RyzError
 from shared.messages.base import DEFAULT_TENANT
 
 _SHOWN = 128  # characters of a name in an error
@@ -85,9 +85,6 @@ class ModelAliases:
         """Returns the name of the model that a request for `name` reaches; `name` if it has no alias.
 
         Names that no model has wait while the register of adapters is not read, as after the start.
-
-        Raises:
-            Unavailable: The register is still not read, and the name could be that of an adapter.
         """
         if (exact := self._exact.get(name)) is not None:
             return exact
@@ -106,8 +103,8 @@ class ModelAliases:
         """Finds an adapter once the register is read; None for a model, and for a name that means none.
 
         Requests whose name no model has, as a router says, wait until `REGISTER_WAIT_S` after the first of
-        them. A name with a colon that is not found then goes to the routers, which have a register of their
-        own, and one that a pattern may mean to its model.
+        them. One that is not found then goes to the routers, which have a register of their own, or to the
+        model that a pattern may mean.
         """
         served = await self._ask(name)
         if served is not False:  # without a router the request goes no further
@@ -119,14 +116,6 @@ class ModelAliases:
             await asyncio.sleep(_POLL_S)
         if register.is_current:
             self._unread_since = None
-            return self.adapters.find(name)
-        if ":" not in name and not self._patterns:
-            raise Unavailable(
-                f"no model is called {name[:_SHOWN]!r}, and adapters are not known yet: the KV state service "
-                "does not answer",
-                reason="adapters_unknown",
-                retry_after_s=1.0,
-            )
         return self.adapters.find(name)
 
     async def base_of(self, model: str) -> str:

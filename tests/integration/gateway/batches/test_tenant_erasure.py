@@ -19,7 +19,7 @@ from shared.messages.tenants.accounts import ERASED_TENANTS
 from tests.kits.gateway.batch_stack import BatchGateway, batch_gateway, chat_lines, null_leader
 from tests.kits.kvstate.service import own_redis, record, running
 from tests.kits.servers import NatsServer
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 KEYS = "acme-1234:acme,other-123:other"
 TENANTS = ("acme", "other", ERASED_TENANTS)
@@ -70,6 +70,14 @@ async def test_a_tenant_is_erased_with_a_receipt(stack: tuple[BatchGateway, Batc
     commit = SessionCommit(records=[record("acme", "s1"), record("other", "s2")])
     await call(first.bus, subjects.SESSION_COMMIT, commit, SessionCommitted, timeout_s=5.0)
     assert len((await second.client("acme-1234").batches.list()).data) == 2
+
+    async def requests_of(tenant: str) -> int:
+        usage = await call(first.bus, subjects.USAGE, UsageQuery(), UsagePage, timeout_s=5.0)
+        return sum(one.requests for one in usage.sums if one.tenant == tenant)
+
+    async with asyncio.timeout(PATIENCE_S):  # until usage is added up
+        while await requests_of("acme") < 6 or await requests_of("other") < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
 
     receipt = (await erase(first, "acme")).json()
     assert receipt["complete"], receipt

@@ -169,7 +169,7 @@ async def test_a_name_that_was_rebound_to_us_is_refused(host: str, status: int) 
 
 
 async def test_names_follow_the_address_the_keys_and_the_setting() -> None:
-    async with running_gateway(http_host="0.0.0.0") as gateway:
+    async with running_gateway(http_host="0.0.0.0", open_to_network=True) as gateway:
         assert (await send(gateway, "GET", "/v1/models", {}, host="gateway:8000")).status == 200
         assert (await send(gateway, "GET", "/v1/models", {}, host="rebound.example")).status == 421
     async with running_gateway(http_host="0.0.0.0", **KEYS) as gateway:
