@@ -52,7 +52,7 @@ class Rival:
     """A party that always wants more.
 
     Attributes:
-        weight: Of the party.
+        weight: The weight of the party.
         streams: Requests that it has under way.
         prompt: Tokens of its longest prompt.
         answer: Tokens of an answer.
@@ -89,8 +89,8 @@ def largest_gap(
         first: A party.
         second: The other one.
         rules: What a decoded token counts.
-        begin: Of the time that is looked at.
-        end: Of it.
+        begin: When the time that is looked at begins, in seconds of `Served.when`.
+        end: When it ends.
         window_s: The longest interval.
     """
     events: list[tuple[float, float]] = []
@@ -111,8 +111,8 @@ def bound_report(
     Args:
         rivals: The parties.
         rules: By what the group shares.
-        begin: Of the time that is looked at.
-        end: Of it.
+        begin: When the time that is looked at begins, in seconds of `Served.when`.
+        end: When it ends.
         waited: In which part of the time both had requests that waited. Below `WAITED` one of them did not
             always want more, and `holds` is None: the bound says nothing of such parties.
     """

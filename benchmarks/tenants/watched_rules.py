@@ -18,7 +18,7 @@ class WatchedRules:
     """What was seen.
 
     Attributes:
-        weights: Of the parties.
+        weights: The weight of each party.
         seen: The rules at each look; what a decoded token counts is measured, and so changes.
         waiting: The parties of which requests waited, at each look.
     """
@@ -30,7 +30,7 @@ class WatchedRules:
     def of_group(self) -> GroupRules:
         """Return the rules with the median of what a decoded token counted; raise `BenchError` if unknown."""
         if not self.seen:
-            raise BenchError("the gateway told no shares of the group")
+            raise BenchError("`/v1/manage/shares` listed no group")
         by_cost = sorted(self.seen, key=lambda one: one.decode_tokens)
         return by_cost[len(by_cost) // 2]
 

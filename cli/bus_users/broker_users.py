@@ -1,4 +1,4 @@
-"""Keeps the users of our own broker in step with the records while the stack runs, whoever changes these.
+"""Keeps the users of our own broker in step with the records while the stack runs.
 
 `ryz keys` has the broker read a change at once; this finds those that come over HTTP or from elsewhere, and
 users that expire.

@@ -19,12 +19,11 @@ def status(
     state_dir: StateDirectory = DEFAULT_DIR,
 ) -> None:
     """Show services, groups, ranks, queues and sessions. Exit code 1 when nothing answers."""
-    import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
     import json  # noqa: PLC0415
 
     from cli.console import fail, out  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
-    from cli.status.query import find_broker, query_status  # noqa: PLC0415
+    from cli.status.query import ask_status  # noqa: PLC0415
     from cli.status.view import render  # noqa: PLC0415
 
     if as_json and watch:
@@ -38,12 +37,9 @@ def status(
         with Live(console=out, screen=True, auto_refresh=False) as live:
             pause_with(live)
             while True:
-                live.update(
-                    render(asyncio.run(query_status(find_broker(nats_url, stack_dir), stack_dir))),
-                    refresh=True,
-                )
+                live.update(render(ask_status(nats_url, stack_dir)), refresh=True)
                 time.sleep(0.7)
-    report = asyncio.run(query_status(find_broker(nats_url, stack_dir), stack_dir))
+    report = ask_status(nats_url, stack_dir)
     if as_json:
         print(json.dumps(report.as_dict(), indent=1))
     elif report.services:

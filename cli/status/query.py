@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import structlog
 
+from cli.console import CommandError, fail
 from cli.groups.silent_groups import NO_ANSWER, silent_groups
 from cli.stack.host.reachability import somebody_listens
 from cli.stack.state import DEFAULT_DIR, StackState, StateDir
@@ -93,21 +94,31 @@ def as_builtins(status: ServiceStatus) -> dict[str, Any]:
 
 
 def find_broker(given: str, state_dir: StateDir) -> str:
-    """Return the given broker, else that of the stack that is up here, else `RYZ_NATS_URL` or the default."""
+    """Return the given broker, else that of the stack that is up here, else `RYZ_NATS_URL` or the default.
+
+    Raises:
+        CommandError: A directory was named that has no stack: the default could be another stack's broker.
+    """
     if given:
         return given
     state = state_dir.read()
-    return state.broker("cli") if state else os.environ.get("RYZ_NATS_URL", USUAL_BROKER)
+    if state is not None:
+        return state.broker("cli")
+    if named := os.environ.get("RYZ_NATS_URL"):
+        return named
+    if state_dir.path != StateDir(DEFAULT_DIR).path:
+        fail(
+            f"No stack is up in {state_dir.path}. `ryz up` starts one; `--state-dir` names another "
+            "directory, `--nats-url` or RYZ_NATS_URL another broker."
+        )
+    return USUAL_BROKER
 
 
-def no_broker(url: str, state_dir: StateDir) -> str:
-    """Return the sentence for a broker that does not answer; it names a directory that was given in vain."""
-    where = ""
-    if state_dir.path != StateDir(DEFAULT_DIR).path and state_dir.read() is None:
-        where = f", and no stack is up in {state_dir.path}"
+def no_broker(url: str) -> str:
+    """Return the sentence for a broker that does not answer."""
     return (
-        f"No broker answers at {redact(url)}{where}. `ryz up` starts a stack; `--state-dir` finds one "
-        "that was started with it, `--nats-url` or RYZ_NATS_URL another one."
+        f"No broker answers at {redact(url)}. `ryz up` starts a stack; `--state-dir` finds one that was "
+        "started with it, `--nats-url` or RYZ_NATS_URL another one."
     )
 
 
@@ -118,6 +129,15 @@ async def connect_broker(url: str, state_dir: StateDir, name: str) -> NatsBus:
     if state and url in state.nats_urls.values():  # our own broker, which RYZ_NATS_CA and so on are not about
         return await NatsBus.connect(url, name=name, connect_wait_s=wait_s, local=True)
     return await NatsBus.from_settings(load(BusSettings), name=name, url=url, connect_wait_s=wait_s)
+
+
+def ask_status(given: str, state_dir: StateDir) -> StatusReport:
+    """Find the broker and ask, as views do that go on while a stack ends and comes back."""
+    try:
+        url = find_broker(given, state_dir)
+    except CommandError as error:
+        return StatusReport("", None, problem=str(error))
+    return asyncio.run(query_status(url, state_dir))
 
 
 async def query_status(nats_url: str, state_dir: StateDir) -> StatusReport:
@@ -131,7 +151,7 @@ async def query_status(nats_url: str, state_dir: StateDir) -> StatusReport:
         report.problem = f"{error.message[:1].upper()}{error.message[1:]}."
         return report
     except RyzError:
-        report.problem = no_broker(nats_url, state_dir)
+        report.problem = no_broker(nats_url)
         return report
     try:
         await _gather(bus, report)

@@ -37,7 +37,7 @@ def on_broker(common: BrokerOptions, work: Callable[[NatsBus], Awaitable[T]]) ->
         except InvalidRequest as error:
             fail_with(error)
         except RyzError:
-            fail(no_broker(url, state_dir))
+            fail(no_broker(url))
         try:
             return await work(bus)
         except RyzError as error:

@@ -1,6 +1,5 @@
 """`ryz tenants shares`: what each tenant gets of busy groups now."""
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -29,7 +28,7 @@ def shares(
     """
     from cli.console import fail, out  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.stack.state import StateDir  # noqa: PLC0415
-    from cli.status.query import find_broker, query_status  # noqa: PLC0415
+    from cli.status.query import ask_status  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
     from shared.accounts.live_shares import LiveShares  # noqa: PLC0415
 
@@ -38,7 +37,7 @@ def shares(
     stack, known = StateDir(common.state_dir), LiveShares()
 
     def ask() -> "tuple[StatusReport, list[dict[str, Any]]]":
-        report = asyncio.run(query_status(find_broker(common.nats_url, stack), stack))
+        report = ask_status(common.nats_url, stack)
         return report, known.groups(report.services, time.monotonic())
 
     if watch:

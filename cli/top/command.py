@@ -80,18 +80,16 @@ def top(
     what its time went into; the rank that waits least in collectives is the one for which the others wait.
     Exit code 1 of `--once` when nothing answers.
     """
-    import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
-
     from cli.console import fail  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
-    from cli.status.query import find_broker, query_status  # noqa: PLC0415
+    from cli.status.query import ask_status, find_broker  # noqa: PLC0415
     from cli.top.fleet_rates import FleetWatch  # noqa: PLC0415
     from shared.address import redact  # noqa: PLC0415
 
     stack_dir, watch = StateDir(state_dir), FleetWatch()
 
     def query() -> "FleetRates":
-        report = asyncio.run(query_status(find_broker(nats_url, stack_dir), stack_dir))
+        report = ask_status(nats_url, stack_dir)
         return watch.take(report, time.monotonic(), time.time())
 
     broker = redact(find_broker(nats_url, stack_dir))

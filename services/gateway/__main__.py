@@ -121,11 +121,8 @@ async def start(
     parties = Parties(identities, settings)
     slots = parties.quota(settings.max_concurrent, what="requests under way", reason="gateway_concurrency")
     held = parties.quota(settings.max_held_bytes, what="bytes of bodies", reason="gateway_memory")
-    service.registry.register(
-        QuotaCollector(
-            {"places": (slots, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
-        )
-    )
+    units = {"places": (slots, "Requests under way"), "held_bytes": (held, "Bytes of bodies under way")}
+    service.registry.register(QuotaCollector(units))
     spaces = parties.quota(settings.stream_max_parked, what="detached streams", reason="parked_streams")
     limits = await call_limits(bus, identities.register, settings.instance_id, metrics, stack)
     detached = DetachedStreams(slots, metrics, spaces, limits)
@@ -198,8 +195,9 @@ async def start(
     _watch_readers(stack, context)
     line_call = LineCall(app.direct, identities, batches.parts.streams.max_line, settings.max_timeout_s)
     await run_batches(batches, bus, line_call, service, stack, register=identities.register)
-    complete = CompleteCalls(bus, app.direct, settings, measured.levels, identities.register)
-    await serve_complete_calls(complete, service, stack)
+    await serve_complete_calls(
+        CompleteCalls(bus, app.direct, settings, measured.levels, identities.register), service, stack
+    )
     check_server_files("HTTP", settings.http_cert, settings.http_key)
     grpc_port = await open_grpc(
         stack, service, GrpcNeeds(context, app.direct, served, info.readiness, sessions)

@@ -175,9 +175,6 @@ from shared.messages.tenants.accounts import (
     AccountRecord,
     AccountRules,
     AccountStored,
-    AuditEntry,
-    AuditPage,
-    AuditQuery,
     KeyRecord,
     Limits,
     PriceRecord,
@@ -185,6 +182,7 @@ from shared.messages.tenants.accounts import (
     StoredAccount,
     TenantRecord,
 )
+from shared.messages.tenants.audit import AuditEntry, AuditPage, AuditQuery
 from shared.messages.tenants.bus_users import BusUserTerms
 from shared.messages.tenants.erasure import TenantErase, TenantErased
 from shared.messages.tenants.limits import LeasedLimits, LeaseLimits, LimitLease, LimitPool, LimitTake

@@ -94,7 +94,7 @@ async def fleet_models(nats_url: str, state_dir: StateDir) -> AsyncIterator[Flee
     except InvalidRequest as error:
         _fail(error)
     except RyzError:
-        fail(no_broker(url, state_dir))
+        fail(no_broker(url))
     try:
         yield FleetModels(bus)
     finally:

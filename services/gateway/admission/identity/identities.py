@@ -40,8 +40,8 @@ class Identities:
         guesses: Slows addresses with wrong keys.
         tokens: Reads tokens; None: none are valid.
         now: Seconds since 1970.
-        may_be_open: False: requests without a key are refused, whatever the register says, since machines
-            reach the API that nobody meant.
+        may_be_open: False: requests without a key are refused, whatever the register says, since other
+            machines reach the API, and no setting allows that without keys.
     """
 
     def __init__(
