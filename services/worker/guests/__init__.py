@@ -1,0 +1,1 @@
+"""Engines of others as a worker group: what they promise, and what makes them an `Engine`."""
