@@ -4,10 +4,12 @@ from services.kvstate.domain import keys
 from services.kvstate.redis.lua_files import read_lua
 from services.kvstate.responses.store import MAX_PURGED
 
+PAGE = 8  # of those that may go, read at a time
+
 _CONSTANTS = f"""
 local RESPONSE, RUNNING = '{keys.RESPONSE_PREFIX}', '{keys.RESPONSES_RUNNING}'
 local SIZES, ENDS = '{keys.RESPONSE_SIZES_PREFIX}', '{keys.RESPONSE_ENDS_PREFIX}'
-local MAX_PURGED = {MAX_PURGED}
+local MAX_PURGED, PAGE = {MAX_PURGED}, {PAGE}
 """
 
 

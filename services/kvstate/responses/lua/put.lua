@@ -16,15 +16,19 @@ before = size_of(tenant, id)
 local count = redis.call('ZCARD', ENDS .. tenant) + 1 - max_count
 if before > 0 then count = count - 1 end
 local bytes = size_of(tenant, '') + size - before - max_bytes
-local going = {}
-if count > 0 or bytes > 0 then
-  for _, other in ipairs(redis.call('ZRANGE', ENDS .. tenant, 0, MAX_PURGED - 1)) do
+local going, looked = {}, 0
+while (count > 0 or bytes > 0) and looked < MAX_PURGED do  -- nearly always one goes for one that comes
+  local till = math.min(MAX_PURGED, looked + math.max(PAGE, count))
+  local page = redis.call('ZRANGE', ENDS .. tenant, looked, till - 1)
+  if #page == 0 then break end
+  for _, other in ipairs(page) do
     if count <= 0 and bytes <= 0 then break end
     if other ~= id and redis.call('HGET', key_of(tenant, other), 'e') ~= '0' then
       going[#going + 1] = other
       count, bytes = count - 1, bytes - size_of(tenant, other)
     end
   end
+  looked = looked + #page
 end
 if count > 0 or bytes > 0 then return {3, 0} end
 for _, other in ipairs(going) do drop(tenant, other) end

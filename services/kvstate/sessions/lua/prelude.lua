@@ -70,15 +70,19 @@ local function make_room(tenant, id, size, max_sessions, max_bytes)
   purge(tenant)
   before = size_of(tenant, id)  -- it may have expired, too
   sessions, bytes = missing(tenant, before, size, max_sessions, max_bytes)
-  local going = {}
-  if sessions + bytes > 0 then
-    for _, spare in ipairs(redis.call('ZRANGE', SPARE .. tenant, 0, MAX_SPARE - 1)) do
+  local going, looked = {}, 0
+  while (sessions > 0 or bytes > 0) and looked < MAX_SPARE do  -- nearly always one goes for one that comes
+    local till = math.min(MAX_SPARE, looked + math.max(PAGE, sessions))
+    local page = redis.call('ZRANGE', SPARE .. tenant, looked, till - 1)
+    if #page == 0 then break end
+    for _, spare in ipairs(page) do
       if sessions <= 0 and bytes <= 0 then break end
       if spare ~= id then
         going[#going + 1] = spare
         sessions, bytes = sessions - 1, bytes - size_of(tenant, spare)
       end
     end
+    looked = looked + #page
   end
   if sessions > 0 or bytes > 0 then return false, 0 end
   for _, spare in ipairs(going) do drop(tenant, spare) end
