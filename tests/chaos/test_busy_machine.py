@@ -8,17 +8,15 @@ import asyncio
 import os
 import signal
 import statistics
-import subprocess
-import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 
 from benchmarks.failover.streams import Reading, make_requests, read_once
 from shared.client import InferenceClient
+from tests.kits.chaos.busy_loops import busy_loops
 from tests.kits.chaos.figures import record
 from tests.kits.chaos.scale import scaled
 from tests.kits.chaos.two_groups import GROUPS, MODEL, TwoGroups, two_groups
@@ -36,19 +34,6 @@ FOUND_WITHIN_S = {
     0: 6.0,
     LOOPS: 12.0,
 }  # other tests run beside this one; `ryz bench failover` has the figures
-
-
-@contextmanager
-def busy_loops(count: int) -> Iterator[None]:
-    """Keeps so many processes running that never sleep."""
-    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
-    try:
-        yield
-    finally:
-        for loop in loops:
-            loop.kill()
-        for loop in loops:
-            loop.wait()
 
 
 async def time_to_find(world: TwoGroups, group: str, fault: Callable[[], None]) -> float:
