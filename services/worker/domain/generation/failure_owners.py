@@ -36,8 +36,7 @@ OWNERS: Mapping[str, Owner] = {
     "insufficient_quota": "other",
     "overloaded": "other",
     "unavailable": "store",
-    # of these `RequestCounts` counts those with the reason `guest`; the group's state shows routers the others
-    "group_lost": "group",
+    "group_lost": "group",  # counted with the reason `guest` alone: the group's state shows the other losses
     "internal": "unclear",
 }
 _ALL: tuple[Owner, ...] = get_args(Owner)
