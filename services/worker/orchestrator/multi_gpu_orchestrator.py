@@ -12,9 +12,8 @@ from typing import Literal
 import structlog
 
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager, Recovery
-from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.plan import Engine
+from services.worker.rank_protocol.plan import Engine, EngineInfo
 from shared.messages import State
 
 log = structlog.get_logger(__name__)

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.worker.rank_protocol.engine_info import EngineInfo
-from services.worker.rank_protocol.plan import Engine
+from services.worker.rank_protocol.plan import Engine, EngineInfo
 from tests.contract.engine_port.engines import PortEngine
 from tests.kits.engine.port_runs import Ended, PortRun
 
