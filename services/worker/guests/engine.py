@@ -11,16 +11,10 @@ from collections.abc import Callable
 from services.worker.guests.port import Guest, GuestFacts, GuestPart, GuestSequence
 from services.worker.guests.stream import GuestStream
 from services.worker.rank_protocol.adapters import AdapterLoaded, LoadAdapter
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed, Failure, engine_error
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import (
-    BLOCK_SIZE,
-    EngineInfo,
-    NewSequence,
-    Sampled,
-    StepPlan,
-    StepResult,
-)
+from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
 

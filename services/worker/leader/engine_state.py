@@ -18,7 +18,8 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.step_totals import StepTotals
 from services.worker.leader.step_log import StepLog
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
+from services.worker.rank_protocol.engine_info import EngineInfo
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
 from shared.messages import Adapter
 

@@ -10,22 +10,20 @@ from typing import Literal, Protocol
 import msgspec
 
 from services.worker.rank_protocol.adapters import NO_ADAPTER, AdapterLoaded, LoadAdapter
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.kv_messages import (
     FetchBlocks,
     FetchResult,
-    KVParts,
     StoreBlock,
     StoreResult,
 )
 from services.worker.rank_protocol.prompt_parts import PromptPart
-from services.worker.rank_protocol.rank_messages import RankInfo
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
 from shared.messages import EmbeddingOptions
 
 BLOCK_SIZE = 16  # tokens per KV block
-MAX_OUTSTANDING = 2  # steps that an engine takes before the first of them is done
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -172,45 +170,6 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling_s: float = 0.0
     masks_s: float = 0.0
     wait_s: float = 0.0
-
-
-class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An engine that is ready.
-
-    Attributes:
-        fingerprint: Names weights and config, independent of the number of ranks.
-        kv_format: Format of keys and values; engines of other formats cannot use the blocks.
-        kv_parts: Layout of its blocks in the store; None: it has no store.
-        num_sliding_blocks: Blocks of the layers with a sliding window; 0: these use the same as all others.
-        window: Tokens that the widest of these layers see; 0: there is no pool of sliding blocks.
-        run_ahead: Steps to queue behind the running one; 0 if a step takes no time.
-        hidden_size: Length of a hidden state, and so of an embedding.
-        block_bytes: Memory of a block on the rank that has the least of it, which goes back to the system
-            when the block is vacated; 0: it does not, as on a GPU.
-        sliding_bytes: The same of a sliding block.
-        adapters: Whether it computes with adapters.
-        streams: Sequences generate on their own from their admission to their release; a step brings what
-            has arrived of them, one token of each at most. Then `run_ahead` is 0.
-        max_running: Sequences that it computes at once; 0: as many as it is given.
-        ranks: The ranks, in order; none for an engine of others.
-    """
-
-    num_blocks: int
-    vocab_size: int
-    context_length: int
-    fingerprint: str
-    kv_format: str = "fp32"
-    kv_parts: KVParts | None = None
-    num_sliding_blocks: int = 0
-    window: int = 0
-    run_ahead: int = MAX_OUTSTANDING - 1
-    hidden_size: int = 0
-    block_bytes: int = 0
-    sliding_bytes: int = 0
-    adapters: bool = False
-    streams: bool = False
-    max_running: int = 0
-    ranks: list[RankInfo] = []
 
 
 class Engine(Protocol):

@@ -10,6 +10,7 @@ from enum import IntEnum
 
 import msgspec
 
+from services.worker.rank_protocol.engine_info import RankInfo
 from services.worker.rank_protocol.kv_messages import KVParts, KVStoreConfig
 from services.worker.rank_protocol.run_config import STRETCH, EngineRunConfig
 
@@ -88,23 +89,6 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def meeting_timeout_s(self) -> float:
         """Time limit of operations while the model loads; longer than the leader's on one host."""
         return self.run.engine_start_timeout_s * (1.0 if self.run.remote_ranks else STRETCH)
-
-
-class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank after its start.
-
-    Attributes:
-        kernels: Names its kernels, such as `plain` or `native int8`.
-        why_plain: Why it computes without compiled kernels; empty: it has them, or its device needs none.
-    """
-
-    rank: int
-    pid: int
-    load_s: float
-    loaded_bytes: int
-    peak_rss_bytes: int
-    kernels: str = ""
-    why_plain: str = ""
 
 
 class RankReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
