@@ -4,7 +4,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from services.worker.rank_protocol.plan import Engine, EngineInfo
+from services.worker.rank_protocol.engine_info import EngineInfo
+from services.worker.rank_protocol.plan import Engine
 from tests.contract.engine_port.engines import PortEngine
 from tests.kits.guests.port_runs import Ended, PortRun
 

@@ -9,8 +9,9 @@ from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.generation.token_constraint import TokenConstraint
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.plan import Engine, EngineInfo, Sampled, StepPlan, StepResult
+from services.worker.rank_protocol.plan import Engine, Sampled, StepPlan, StepResult
 from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.options import scheduler_limits
 
