@@ -1,0 +1,1 @@
+"""Guests that tests script, groups whose sequences generate on their own, runs through the engine port."""
