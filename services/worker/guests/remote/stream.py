@@ -78,7 +78,9 @@ class RemoteStream:
         if why := unmet(sequence, server.facts.abilities):
             raise ServerError(why)
         probed, options = server.probed, server.options
-        ask = ask_for(sequence, options.model, server.facts.abilities, probed.prompts)
+        given = (sequence, options.model, server.facts.abilities, probed.prompts)
+        # a prompt that is spelled out is tokenized for the check of it
+        ask = ask_for(*given) if probed.prompts is None else await asyncio.to_thread(ask_for, *given)
         num_prompt = len(sequence.new.token_ids)
         answer = AnswerTokens(
             sequence,

@@ -1,13 +1,12 @@
 """A server that is gone is noticed, and what is closed brings nothing more."""
 
-import asyncio
-
 import pytest
 
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from tests.integration.worker.guests.conftest import StartGuest, StartServer
 from tests.kits.guests.guest_runs import guest_sequence
 from tests.kits.tls import Authority
+from tests.kits.waiting import until
 
 PROMPT = list(b"Once upon a time")
 
@@ -82,8 +81,7 @@ async def test_a_closed_sequence_ends_at_the_server(
     run.guest.close(number)
     run.guest.close(number)
     before = len(run.brought[number].sampled)
-    while server.open_streams:
-        await asyncio.sleep(0.01)
+    await until(lambda: not server.open_streams)
     assert (len(run.brought[number].sampled), run.brought[number].num_ends) == (before, 0)
     assert run.guest.status()["streams"] == 0
 
@@ -96,16 +94,14 @@ async def test_connections_are_used_again(start_server: StartServer, start_guest
         number = run.open(guest_sequence(PROMPT))
         await run.end_of(number)
         run.guest.close(number)  # as the leader does; it must not break the connection off
-        while run.guest.status()["ending"]:
-            await asyncio.sleep(0)
+        await until(lambda: not run.guest.status()["ending"])
     assert server.num_connections == before
 
 
 async def test_the_load_is_the_servers_own(start_server: StartServer, start_guest: StartGuest) -> None:
     server = await start_server("vllm")
     run = await start_guest(server, health_interval_s=0.01)
-    while "server_running" not in run.guest.status():
-        await asyncio.sleep(0.01)
+    await until(lambda: "server_running" in run.guest.status())
     row = run.guest.status()
     assert (row["server_running"], row["server_waiting"], row["server_kv_used"]) == (3.0, 1.0, 0.25)
 

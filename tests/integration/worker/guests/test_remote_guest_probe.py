@@ -4,11 +4,11 @@ import re
 
 import pytest
 
+from cli.models.catalogue import DEMO
 from services.worker.null.model import ByteTokenizer
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.text.tokenizer import read_tokenizer
-from tests.conftest import DEMO
 from tests.integration.worker.guests.conftest import StartGuest, StartServer, make_voice
 from tests.kits.guests.false_server.scripts import Style
 from tests.kits.guests.guest_runs import guest_sequence
@@ -126,7 +126,7 @@ async def test_nothing_that_listens_is_a_failure_with_a_remedy(
 ) -> None:
     server = await start_server("vllm")
     await server.stop()
-    with pytest.raises(EngineFailed, match="cannot be reached.*start it") as failed:
+    with pytest.raises(EngineFailed, match=r"cannot be reached.*start it") as failed:
         await start_guest(server)
     assert failed.value.failure.kind == "start_failed"
 

@@ -1,4 +1,4 @@
-"""Whatever a server does with a stream: the answer is whole, or there is one error, and no wrong character."""
+"""Whatever a server does with a stream, the answer is whole, or has one error and no wrong character."""
 
 import pytest
 
