@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from cli.models.catalogue import DEMO
+from tests.conftest import DEMO
 from services.worker.null.model import ByteTokenizer
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused

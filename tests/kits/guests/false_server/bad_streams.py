@@ -171,5 +171,6 @@ async def other_prompt(answer: Answer, script: Script) -> None:
 
 
 async def cut_prompt(answer: Answer, script: Script) -> None:
-    script.events[-1]["truncated"] = True
-    await write_stream(answer, [*script.frames(), script.done])
+    """The context is full, and the server has left out a part of the sequence."""
+    end = {**script.events[-1], "truncated": True}
+    await write_stream(answer, [*script.frames(0, script.after), frame(end)])

@@ -2,7 +2,7 @@
 
 import pytest
 
-from cli.models.catalogue import DEMO
+from tests.conftest import DEMO
 from services.worker.guests.remote.tokens.prompt_text import PromptText
 from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.null.model import ByteTokenizer

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers import decoders, models, normalizers
 
-from cli.models.catalogue import DEMO
+from tests.conftest import DEMO
 from services.worker.guests.remote.tokens.text_tokens import AnswerText, TextTokens
 from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.null.model import ByteTokenizer

@@ -89,8 +89,16 @@ class AbilityProbe:
             names = sorted(wanted)
             taken = await asyncio.gather(*(self._takes(frozenset({name})) for name in names))
             fields = frozenset(name for name, takes in zip(names, taken, strict=True) if takes)
-        answer = await self._answers.ask(self._make(fields, token_ids=True), self._text)
-        return self._make(fields, token_ids=bool(answer.token_ids))
+        return self._make(fields, token_ids=await self._brings_ids(fields))
+
+    async def _brings_ids(self, fields: frozenset[str]) -> bool:
+        try:
+            answer = await self._answers.ask(self._make(fields, token_ids=True), self._text)
+        except ServerError as error:
+            if error.gone or error.lost or error.status:
+                raise
+            return False  # it brings text alone
+        return bool(answer.token_ids)
 
     def _other_names(self) -> frozenset[str]:
         """Return fields that this kind of server knows by another name."""
