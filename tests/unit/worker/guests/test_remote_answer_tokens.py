@@ -86,6 +86,16 @@ def test_ids_that_were_left_out_are_made_of_the_text() -> None:
     assert take(answer(), one, split, end) == ([97, *whole, END], ["", "", "stop"])
 
 
+def test_ids_that_are_all_there_are_right_where_their_text_is_no_character() -> None:
+    """An answer that goes on within a character begins with bytes that the server cannot show."""
+    rest = "é".encode()[1:]
+    piece = Piece(text="\ufffd", token_ids=[*rest], text_rules=True, counted=1)
+    assert take(answer(), piece) == ([*rest], [""])
+    hidden = Piece(text="\ufffd!", token_ids=[33], text_rules=True, counted=2)
+    with pytest.raises(ServerError, match="no character"):
+        take(answer(), hidden)
+
+
 def test_text_needs_a_vocabulary_of_bytes() -> None:
     tokens = answer(texts=None)
     assert take(tokens, Piece(token_ids=[5], text="x")) == ([5], [""])

@@ -2,11 +2,11 @@
 
 import pytest
 
-from tests.conftest import DEMO
 from services.worker.guests.remote.tokens.prompt_text import PromptText
 from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.null.model import ByteTokenizer
 from services.worker.text.tokenizer import read_tokenizer
+from tests.conftest import DEMO
 
 TOKENIZER = read_tokenizer(DEMO / "tokenizer.json")
 SPECIAL = sorted(TOKENIZER.special_texts)[0]

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as HfTokenizer
 from tokenizers import decoders, models, normalizers
 
-from tests.conftest import DEMO
 from services.worker.guests.remote.tokens.text_tokens import AnswerText, TextTokens
 from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.null.model import ByteTokenizer
 from services.worker.text.tokenizer import LibraryTokenizer, Tokenizer, read_tokenizer
+from tests.conftest import DEMO
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=30) | st.sampled_from(
     [

@@ -21,7 +21,7 @@ from services.worker.text.tokenizer import Tokenizer
 
 _AT_ONCE = 4
 _NO_TOP_K = {"vllm": -1, "sglang": -1}
-_REFUSED = range(400, 600)
+_REFUSED = frozenset({404, 405, 501})
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class AbilityProbe:
 
     async def _native(self) -> Dialect | None:
         """Return llama.cpp's own API if it takes and brings token ids here."""
-        dialect = NativeDialect(self._http.quoted_error)
+        dialect = NativeDialect(self._facts.context_length, self._http.quoted_error)
         try:
             answer = await self._answers.ask(dialect, self._ids)
         except ServerError as error:
