@@ -32,7 +32,7 @@ class Behaviour:
 
 
 def _table(acts: list[Act], *, outcome: Outcome, styles: frozenset[Style] = _ALL) -> dict[str, Behaviour]:
-    return {act.__name__: Behaviour(act, outcome, styles) for act in acts}  # type: ignore[attr-defined]
+    return {act.__name__: Behaviour(act, outcome, styles) for act in acts}
 
 
 _UNUSUAL, _STREAMS, _ANSWERS = unusual_streams, bad_streams, bad_answers
