@@ -52,6 +52,22 @@ def test_holders_never_answer_more_than_the_limit(steps: list[tuple[int, str, in
         assert all(number <= limit for number in answered.values()), answered
 
 
+@pytest.mark.parametrize("clock_ahead_s", [0, 3600])
+def test_units_taken_alone_while_the_store_was_asked_are_among_those_it_gives(clock_ahead_s: int) -> None:
+    world = World(MINUTE + 20.0)
+    holder = SimulatedHolder(world, "a", tenant(requests_per_minute=30))
+    (lease,) = holder.book.party("t", "", world.wall_s).leases
+    waiting = [[(lease, 1)]] * 9
+    report = holder.book.report(waiting, world.wall_s)
+    assert report is not None
+    answer = world.lease(report.message)
+    lease.take_local(world.wall_s, int(world.wall_s + clock_ahead_s) * 1000, holders=1)
+    assert [holder.book.take(needs, world.wall_s) for needs in waiting] == [None] * 9
+    holder.book.accept(report, answer)
+    assert sum(holder.request() is None for _ in range(60)) == 30 - 9
+    assert world.store.total("t::requests:minute", int(MINUTE * 1000)) == 30
+
+
 @pytest.mark.parametrize("limit", [60, 1000, 50_000])
 @pytest.mark.parametrize("shares", [(1, 1, 1), (8, 1, 1), (20, 1, 0)])
 def test_under_demand_at_most_a_hundredth_of_a_minute_stays_unused(
