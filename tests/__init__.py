@@ -11,8 +11,8 @@ from tests.kits.chaos.scale import full, scaled
 os.environ.pop("COLUMNS", None)
 # so that a failed `assert` in a helper shows its values
 pytest.register_assert_rewrite("tests.kits")
-# An example that takes long is a sign of a busy machine, not of a fault. Every run has the same examples, so that
-# none fails by one that the next run lacks; a long run draws new ones.
+# An example that takes long is a sign of a busy machine, not of a fault. Every run has the same examples, so
+# that none fails by one that the next run lacks; a long run draws new ones.
 settings.register_profile(
     "any machine",
     deadline=None,

@@ -114,7 +114,7 @@ async def test_every_router_takes_what_was_not_answered_and_answers_queries(
         frozen.send_signal(signal.SIGSTOP)
         async with InferenceClient.connect(nats_url) as client:
             for _ in range(20):
-                assert [card.name for card in await client.list_models(timeout_s=2.0)]
+                assert [card.name for card in await client.list_models(timeout_s=PATIENCE_S)]
         for _ in range(10):
             request = caller.request()
             await nats_bus.publish(subjects.again(model_name), encode(request))
