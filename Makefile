@@ -22,7 +22,7 @@ ORDINARY := not compose and not gpu and not models and not clients
 # tests outside of tests/chaos that have a long form, too
 LONG_FORMS := tests/e2e/test_cutoffs.py tests/e2e/test_overflow.py tests/e2e/clients/test_bad_demands.py \
 	tests/integration/engine/test_engine_fork_server.py tests/unit/engine/adapters/test_adapter_families.py \
-	tests/unit/router/models/test_router_model_histories.py \
+	tests/unit/router/models/test_router_model_histories.py tests/unit/shared/limits/test_leases.py \
 	tests/unit/worker/grammars/test_worker_schema_enforcement.py tests/unit/worker/grammars/test_worker_grammar_walks.py \
 	tests/unit/worker/text/test_worker_answer_parser.py tests/unit/worker/text/test_worker_call_forms.py
 # how far `make compile` lets the C compiler optimise; 0 takes less than half of its CPU time, for tests

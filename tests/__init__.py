@@ -5,12 +5,13 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.kits.chaos.scale import full, scaled
-
 # xdist gives its processes a terminal of 80 columns; tables are tested at the width that pipes get
 os.environ.pop("COLUMNS", None)
 # so that a failed `assert` in a helper shows its values
 pytest.register_assert_rewrite("tests.kits")
+
+from tests.kits.chaos.scale import full, scaled  # noqa: E402 (imported after it is registered)
+
 # An example that takes long is a sign of a busy machine, not of a fault. Every run has the same examples, so
 # that none fails by one that the next run lacks; a long run draws new ones.
 settings.register_profile(

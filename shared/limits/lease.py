@@ -166,7 +166,9 @@ class Lease:
             self.had -= self.held
             self.held = 0
         self._reported_at, self._asked, self._alone = now, missing + wanted, 0
-        pool = self.pool
+        pool, seen = self.pool, 0 if self.left < 0 or self.is_running else max(0, self.pool.limit - self.left)
+        if self.left >= 0:
+            self.left += max(0, surplus)  # without an answer, this process may take it again
         return LimitPool(
             tenant=pool.name.tenant,
             key_id=pool.name.key_id,
@@ -176,7 +178,7 @@ class Lease:
             time_zone=pool.time_zone,
             began_ms=self.began_ms,
             had=max(0, self.had),
-            seen=0 if self.left < 0 or self.is_running else max(0, pool.limit - self.left),
+            seen=seen,
             ahead=max(0, wanted),
         )
 
