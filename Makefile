@@ -34,10 +34,15 @@ UNCOMPILED := tests/contract/corpus $(addprefix tests/contract/stores/test_,adap
 	lease_store.py response_store.py session_store.py) \
 	$(addprefix tests/contract/test_,codec.py golden.py heartbeat_carrier.py plain_data.py redis_acl.py session_account.py \
 	session_lives.py session_quotas.py) \
-	tests/unit/shared/bus/test_shared_codec_bounds.py \
-	tests/unit/shared/test_compiled_modules.py tests/unit/shared/test_shared_lifecycle.py \
+	$(addprefix tests/unit/gateway/grpc/test_grpc_,answers.py protocol.py tensors.py) \
+	tests/unit/shared/bus/test_shared_codec_bounds.py tests/unit/shared/limits \
+	$(addprefix tests/unit/shared/accounts/test_account_,changes.py forms.py keys.py register.py) \
+	$(addprefix tests/unit/shared/http/test_shared_,giving_way.py joined_head.py open_network.py tcp_table.py web.py) \
+	$(addprefix tests/unit/shared/telemetry/test_,memory_trace.py otlp_encoding.py shared_oom_kills.py) \
+	$(addprefix tests/unit/shared/test_,compiled_modules.py live_shares.py private_names.py shared_freed_memory.py \
+	shared_kv_hash.py shared_lifecycle.py shared_names.py) \
 	tests/unit/worker/forking tests/unit/worker/gguf tests/unit/worker/grammars tests/unit/worker/heartbeats \
-	tests/unit/worker/host_kv tests/unit/worker/model_files tests/unit/worker/orchestrator \
+	tests/unit/worker/host_kv tests/unit/worker/kv_tier/test_worker_kv_rank_blocks.py tests/unit/worker/model_files tests/unit/worker/orchestrator \
 	$(addprefix tests/unit/worker/text/test_worker_,call_forms.py control_tokens.py gguf_byte_level.py gguf_golden.py \
 	gguf_pieces.py template_guard.py template_losses.py template_shapes.py)
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
