@@ -23,7 +23,7 @@ from shared.errors import RyzError
 from shared.messages import UsageRecord, UsageRecords, UsageSum
 from shared.messages.tenants.accounts import ERASED_TENANTS
 from tests.kits.servers import NatsServer
-from tests.kits.waiting import PATIENCE_S, until
+from tests.kits.waiting import until
 
 ENDED_MS, DAY_MS = 1_790_000_000_000, 86_400_000
 KEYS = ("", "0123456789ab", "0123456789ac")
@@ -80,7 +80,7 @@ async def always() -> bool:
 
 
 async def test_kills_of_service_and_broker_count_nothing_twice(broker: NatsServer, bus: NatsBus) -> None:
-    jetstream, order = JetStream(bus, timeout_s=PATIENCE_S), random.Random(3)
+    jetstream, order = JetStream(bus, timeout_s=2.0), random.Random(3)
     usage = UsageStreams(jetstream, 4000)
     await usage.ensure()
     await fill(usage)
