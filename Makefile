@@ -22,7 +22,7 @@ ORDINARY := not compose and not gpu and not models and not clients and not guest
 # tests outside of tests/chaos that have a long form, too
 LONG_FORMS := tests/e2e/test_cutoffs.py tests/e2e/test_overflow.py tests/e2e/clients/test_bad_demands.py \
 	tests/integration/engine/test_engine_fork_server.py tests/unit/engine/adapters/test_adapter_families.py \
-	tests/unit/router/models/test_router_model_histories.py \
+	tests/unit/router/models/test_router_model_histories.py tests/unit/shared/limits/test_leases.py \
 	tests/unit/worker/grammars/test_worker_schema_enforcement.py tests/unit/worker/grammars/test_worker_grammar_walks.py \
 	tests/unit/worker/text/test_worker_answer_parser.py tests/unit/worker/text/test_worker_call_forms.py
 # how far `make compile` lets the C compiler optimise; 0 takes less than half of its CPU time, for tests
@@ -34,10 +34,15 @@ UNCOMPILED := tests/contract/corpus $(addprefix tests/contract/stores/test_,adap
 	lease_store.py response_store.py session_store.py) \
 	$(addprefix tests/contract/test_,codec.py golden.py heartbeat_carrier.py plain_data.py redis_acl.py session_account.py \
 	session_lives.py session_quotas.py) \
-	tests/unit/shared/bus/test_shared_codec_bounds.py \
-	tests/unit/shared/test_compiled_modules.py tests/unit/shared/test_shared_lifecycle.py \
+	$(addprefix tests/unit/gateway/grpc/test_grpc_,answers.py protocol.py tensors.py) \
+	tests/unit/shared/bus/test_shared_codec_bounds.py tests/unit/shared/limits \
+	$(addprefix tests/unit/shared/accounts/test_account_,changes.py forms.py keys.py register.py) \
+	$(addprefix tests/unit/shared/http/test_shared_,giving_way.py joined_head.py open_network.py tcp_table.py web.py) \
+	$(addprefix tests/unit/shared/telemetry/test_,memory_trace.py otlp_encoding.py shared_oom_kills.py) \
+	$(addprefix tests/unit/shared/test_,compiled_modules.py live_shares.py private_names.py shared_freed_memory.py \
+	shared_kv_hash.py shared_lifecycle.py shared_names.py) \
 	tests/unit/worker/forking tests/unit/worker/gguf tests/unit/worker/grammars tests/unit/worker/heartbeats \
-	tests/unit/worker/host_kv tests/unit/worker/model_files tests/unit/worker/orchestrator \
+	tests/unit/worker/host_kv tests/unit/worker/kv_tier/test_worker_kv_rank_blocks.py tests/unit/worker/model_files tests/unit/worker/orchestrator \
 	$(addprefix tests/unit/worker/text/test_worker_,call_forms.py control_tokens.py gguf_byte_level.py gguf_golden.py \
 	gguf_pieces.py template_guard.py template_losses.py template_shapes.py)
 WHEEL_PLATFORM ?= $(subst -,_,$(shell uname -s | tr A-Z a-z)-$(shell uname -m))
@@ -67,9 +72,7 @@ test: dev ## the tests that need neither Docker nor a GPU, with coverage (ARGS="
 ifdef ARGS
 	$(BIN)/python -m pytest -m "$(ORDINARY)" $(ARGS)
 else
-	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE) || { \
-	echo "==> what failed, once more and alone: some tests have time limits, and others ran beside them"; \
-	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none; }
+	@$(if $(FORKED),RYZ_TEST_PROCESSES=$(JOBS)) $(MEASURED) --out $(COVERAGE) -m pytest -m "$(ORDINARY)$(BESIDE)" $(SIDE_BY_SIDE)
 ifndef FORKED
 	@$(MEASURED) --out $(COVERAGE_ALONE) -m pytest -m "$(ORDINARY) and alone"
 endif
@@ -78,6 +81,7 @@ endif
 
 chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two (FIGURES: a file for the counts)
 	RYZ_CHAOS=full RYZ_CHAOS_FIGURES=$(FIGURES) $(BIN)/python -m pytest tests/chaos $(LONG_FORMS) $(ARGS)
+	RYZ_CHAOS=full $(BIN)/python -m pytest -m "hypothesis and $(ORDINARY)" -n $(JOBS) --dist loadfile tests/unit tests/contract tests/integration $(ARGS)
 
 test-models: dev ## every supported architecture in every mode against transformers; `make test` runs a cut of it
 	$(BIN)/python -m pytest -m models -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)

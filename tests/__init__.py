@@ -9,6 +9,18 @@ from hypothesis import HealthCheck, settings
 os.environ.pop("COLUMNS", None)
 # so that a failed `assert` in a helper shows its values
 pytest.register_assert_rewrite("tests.kits")
-# an example that takes long is a sign of a busy machine, not of a fault
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+from tests.kits.chaos.scale import full, scaled  # noqa: E402 (imported after it is registered)
+
+# An example that takes long is a sign of a busy machine, not of a fault. Every run has the same examples, so
+# that none fails by one that the next run lacks; a long run draws new ones.
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=not full,
+    database=None,
+    max_examples=scaled(100, 1000),
+    print_blob=True,
+)
 settings.load_profile("any machine")

@@ -101,7 +101,8 @@ def pytest_configure(config: pytest.Config) -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if processes := os.environ.pop("RYZ_TEST_PROCESSES", ""):
         config.pluginmanager.register(ForkedRun(int(processes)), "forked-run")
-        config.add_cleanup(ProgramServer().end)
+        if not config.pluginmanager.has_plugin("tests.kits.compiled"):  # those tests start no programs
+            config.add_cleanup(ProgramServer().end)
 
 
 @pytest.hookimpl(tryfirst=True)

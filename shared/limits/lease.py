@@ -37,7 +37,7 @@ class Lease:
     """
 
     __slots__ = (
-        "_asked", "_measured_at", "_rate", "_reported_at", "_short_units", "_short_until", "_taken",
+        "_alone", "_asked", "_measured_at", "_rate", "_reported_at", "_short_units", "_short_until", "_taken",
         "_used_at", "ahead_at", "began_ms", "ends_at", "had", "held", "left", "low", "pool", "typical",
     )  # fmt: skip
 
@@ -51,6 +51,7 @@ class Lease:
         self.low = 0
         self.ahead_at = -math.inf
         self.typical = 0
+        self._alone = 0  # units taken without the store since it was asked last
         self._asked = 0
         self._rate = 0.0
         self._taken = 0
@@ -73,7 +74,7 @@ class Lease:
     def end_window(self, now: float) -> None:
         """Forgets a window that has ended."""
         if now >= self.ends_at > -math.inf:
-            self.held = self.had = self.began_ms = 0
+            self.held = self.had = self.began_ms = self._alone = 0
             self.left, self.ends_at = -1, -math.inf
             self._short_until = -math.inf
 
@@ -121,6 +122,7 @@ class Lease:
         if share > 0:
             self.held += share
             self.had += share
+            self._alone += share
             self.left = max(0, self.left - share) if self.left >= 0 else -1
 
     def measure(self, now: float, holders: int) -> None:
@@ -163,8 +165,10 @@ class Lease:
         if self.held < 0:  # counted from now on
             self.had -= self.held
             self.held = 0
-        self._reported_at, self._asked = now, missing + wanted
-        pool = self.pool
+        self._reported_at, self._asked, self._alone = now, missing + wanted, 0
+        pool, seen = self.pool, 0 if self.left < 0 or self.is_running else max(0, self.pool.limit - self.left)
+        if self.left >= 0:
+            self.left += max(0, surplus)  # without an answer, this process may take it again
         return LimitPool(
             tenant=pool.name.tenant,
             key_id=pool.name.key_id,
@@ -174,28 +178,33 @@ class Lease:
             time_zone=pool.time_zone,
             began_ms=self.began_ms,
             had=max(0, self.had),
-            seen=0 if self.left < 0 or self.is_running else max(0, pool.limit - self.left),
+            seen=seen,
             ahead=max(0, wanted),
         )
 
     def accept(self, lease: LimitLease, sent_at: float, now_ms: int) -> None:
         """Takes in the answer of the store to a report.
 
+        What was taken alone while the answer was on its way is a part of what it grants, whatever minute
+        this process took it for.
+
         Args:
             lease: The answer.
             sent_at: When the report was sent: the window ends rather too early than too late here.
             now_ms: The store's time.
         """
+        alone, self._alone = self._alone, 0
         if self.is_running:
             self.ends_at = FOREVER
         elif lease.began_ms != self.began_ms:
             if self.began_ms:
-                self.held = self.had = 0
+                self.held, self.had = max(0, min(self.held, alone)), alone
             self.began_ms = lease.began_ms
         if not self.is_running:
             self.ends_at = sent_at + (lease.ends_ms - now_ms) / 1000
-        self.held += lease.granted
-        self.had += lease.granted
+        granted = max(0, lease.granted - alone)
+        self.held += granted
+        self.had += granted
         self.left = lease.left
         if lease.granted < self._asked:
             self.ahead_at = sent_at + TICK_S

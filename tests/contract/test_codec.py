@@ -86,27 +86,30 @@ def test_what_is_wrong_is_named(change: dict[str, Any], param: str) -> None:
     assert param.rsplit(".", maxsplit=1)[-1].split("[", maxsplit=1)[0] in caught.value.message
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"\xc1",
-        b"\x80tail",
-        b"\xdf\xff\xff\xff\xff",  # announces a map of 2**32 - 1 entries
-        b"\xdd\xff\xff\xff\xff",
-        b"\xc6\xff\xff\xff\xff",
-        b"\x81\x91\x01\x02",  # a list as a key
-        b"\x93\x01\x02\x03",
-        b"\xc0",
-        b'{"request_id": "r1"}',
-        b"\xd4\x05\x01",  # an extension type
-        b"\xc7\x0c\xff" + bytes(12),  # a timestamp
-    ],
-)
+GARBAGE = [
+    b"",
+    b"\xc1",
+    b"\x80tail",
+    b"\xdf\xff\xff\xff\xff",  # announces a map of 2**32 - 1 entries
+    b"\xdd\xff\xff\xff\xff",
+    b"\xc6\xff\xff\xff\xff",
+    b"\x81\x91\x01\x02",  # a list as a key
+    b"\x93\x01\x02\x03",
+    b"\xc0",
+    b'{"request_id": "r1"}',
+    b"\xd4\x05\x01",  # an extension type
+    b"\xc7\x0c\xff" + bytes(12),  # a timestamp
+]
+
+
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
-def test_garbage_is_an_invalid_request(data: bytes, kind: type[Wire]) -> None:
-    with pytest.raises(InvalidRequest):
-        decode(data, kind)
+def test_garbage_is_an_invalid_request(kind: type[Wire]) -> None:
+    accepted = []
+    for data in GARBAGE:
+        with contextlib.suppress(InvalidRequest):
+            decode(data, kind)
+            accepted.append(data)
+    assert accepted == []
 
 
 @pytest.mark.parametrize("levels", [400, 600, 1000, 1024, 5000, 200_000])

@@ -44,7 +44,7 @@ async def ask(url: str, caller: Caller, request_id: str = "r", session: str = "s
     try:
         await client.start()
         return await client.complete(
-            chat(request_id, session=SessionRef(session_id=session), reply_to=""), timeout_s=10
+            chat(request_id, session=SessionRef(session_id=session), reply_to=""), timeout_s=PATIENCE_S
         )
     finally:
         await client.close()

@@ -188,8 +188,9 @@ class Answer:
         for stream in self.running.streams:
             if not self.joined:
                 await stream.wait_accepted()
-            outcome.group = outcome.group or stream.group
             outcome.accepted = outcome.accepted or stream.accepted
+            if not outcome.group:  # a stream has none if it has lost its group since
+                outcome.group = stream.group or (stream.accepted.group if stream.accepted is not None else "")
         self._source = frame_source(self.running.streams)
 
     async def next_frames(self) -> PromptFrames | None:

@@ -169,8 +169,9 @@ class HealthMonitor:
         seen = [read_progress(self._progress, rank.rank) for rank in self._ranks]
         has_progress, self._seen = seen != self._seen, seen
         busy = [(one.beats, rank) for one, rank in zip(seen, self._ranks, strict=True) if one.done < sent]
-        if not busy:
-            return True, []  # all are done; their results are on the way
+        if not busy:  # all are done; the result is on the way, unless rank 0 was stopped before it sent it
+            stopped = [rank for rank in self._local if rank.rank == 0 and _is_stopped(rank)]
+            return has_progress or not stopped, stopped
         fewest = min(beats for beats, _ in busy)
         # ranks that wait for another one show the same count if that one stopped just before their all-reduce
         return has_progress, [rank for beats, rank in busy if beats == fewest]
@@ -229,6 +230,11 @@ class HealthMonitor:
                     fault=True,
                 )
         return None
+
+
+def _is_stopped(rank: RankProcess) -> bool:
+    counts = rank.read_counts()
+    return counts is not None and counts.is_stopped
 
 
 def is_own_fault(end: str) -> bool:

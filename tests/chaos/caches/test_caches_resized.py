@@ -24,6 +24,7 @@ from tests.conftest import DEMO
 from tests.kits.chaos.scale import full, scaled
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import Kit, chat, tokens_of
 from tests.kits.worker.options import scheduler_limits
 
@@ -119,7 +120,7 @@ class Load:
 
 async def limit(kit: Kit, limit_bytes: int) -> KVLimited:
     asked = codec.encode(LimitKV(group=kit.group, limit_bytes=limit_bytes))
-    answer = await kit.bus.request(subjects.limit_kv(kit.group), asked, timeout_s=10)
+    answer = await kit.bus.request(subjects.limit_kv(kit.group), asked, timeout_s=PATIENCE_S)
     return codec.decode_reply(answer.data, KVLimited)
 
 

@@ -37,12 +37,16 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LimitsFleet]:
 async def test_a_minute_has_as_many_answers_as_its_limit_says(fleet: LimitsFleet) -> None:
     minute = await in_one_minute(scaled(30.0, 58.0))
     answers = await fleet.ask("plain", REQUESTS)
-    assert int(time.time() // 60) == minute, "the machine was too slow for one minute"
     found = statuses(answers)
     assert set(found) == {200, 429}
-    assert 0.99 * LIMIT <= found[200] <= LIMIT
+    assert 0.99 * LIMIT <= found[200] <= LIMIT * minutes_since(minute)
     refused = [answer for answer in answers if answer.status_code == 429]
     assert {answer.headers["x-ryz-reason"] for answer in refused} == {"tenant_requests_per_minute"}
+
+
+def minutes_since(minute: int) -> int:
+    """How many minutes a test was in, each of which has its own requests: one, unless the machine is busy."""
+    return int(time.time() // 60) - minute + 1
 
 
 async def counted(fleet: LimitsFleet, tenant: str, first: int) -> int:
@@ -68,8 +72,7 @@ async def test_a_paused_redis_leaves_each_gateway_its_share(fleet: LimitsFleet) 
     good += statuses(answers)[200]
     good += statuses(await fleet.until_header("paused", local=False))[200]
     good += statuses(await fleet.ask("paused", LIMIT))[200]
-    if int(time.time() // 60) == minute:
-        assert 0.9 * LIMIT <= good <= LIMIT + 2 * 3
+    assert 0.9 * LIMIT <= good <= LIMIT * minutes_since(minute) + 2 * 3
 
 
 async def test_a_flushed_redis_learns_from_the_gateways(fleet: LimitsFleet) -> None:
@@ -79,9 +82,8 @@ async def test_a_flushed_redis_learns_from_the_gateways(fleet: LimitsFleet) -> N
     answers = await fleet.ask("flushed", LIMIT * 2)
     good += statuses(answers)[200]
     assert set(statuses(answers)) == {200, 429}
-    assert int(time.time() // 60) == minute, "the machine was too slow for one minute"
     # what was given back unseen may stay unused; what a gateway got in the moment of the flush only it knows
-    assert 0.9 * LIMIT <= good <= LIMIT + GATEWAYS
+    assert 0.9 * LIMIT <= good <= LIMIT * minutes_since(minute) + GATEWAYS
 
 
 async def test_a_killed_redis_comes_back_empty(fleet: LimitsFleet) -> None:
@@ -94,8 +96,7 @@ async def test_a_killed_redis_comes_back_empty(fleet: LimitsFleet) -> None:
     fleet.redis.start()
     good += statuses(await fleet.until_header("killed", local=False))[200]
     good += statuses(await fleet.ask("killed", LIMIT * 2))[200]
-    if int(time.time() // 60) == minute:
-        assert 0.9 * LIMIT <= good <= LIMIT + 2 * 3
+    assert 0.9 * LIMIT <= good <= LIMIT * minutes_since(minute) + 2 * 3
 
 
 async def test_without_the_state_service_minutes_go_on_and_days_end(fleet: LimitsFleet) -> None:
@@ -117,8 +118,7 @@ async def test_without_the_state_service_minutes_go_on_and_days_end(fleet: Limit
     assert away.headers["x-ryz-reason"] == "limits_away"
     assert away.headers["x-ryz-limits"] == "local"
     assert int(away.headers["retry-after"]) > 0
-    if int(time.time() // 60) == minute:
-        assert good <= LIMIT + 2 * 3
+    assert good <= LIMIT * minutes_since(minute) + 2 * 3
     fleet.start_kvstate()
     await fleet.until_header("days", local=False)
     assert statuses(await fleet.ask("days", 6)) == {200: 6}

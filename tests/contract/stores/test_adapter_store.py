@@ -13,6 +13,7 @@ from services.kvstate.domain import keys
 from services.kvstate.redis.link import RedisLink
 from tests.kits.kvstate.memory_adapters import MemoryAdapterStore
 from tests.kits.servers import GuardedRedis
+from tests.kits.waiting import PATIENCE_S
 
 LIMITS = RegisterLimits(per_base=4, total=6)
 ROOM = 1 << 20
@@ -20,7 +21,7 @@ ROOM = 1 << 20
 
 def redis_link(server: GuardedRedis) -> RedisLink:
     return RedisLink(
-        server.url("kvstate"), timeout_s=2.0, max_connections=4, name="store", reason="session_store"
+        server.url("kvstate"), timeout_s=PATIENCE_S, max_connections=4, name="store", reason="session_store"
     )
 
 

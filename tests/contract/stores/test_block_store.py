@@ -18,6 +18,7 @@ from services.kvstate.sessions.store import SessionFate
 from shared.kv_hash import NAME_BYTES, data_key, head_field
 from tests.kits.kvstate.memory_blocks import MemoryBlockStore
 from tests.kits.servers import GuardedRedis
+from tests.kits.waiting import PATIENCE_S
 
 KEPT, DELETED = SessionFate(has_record=True, deleted=False), SessionFate(has_record=False, deleted=True)
 PARTS = 2
@@ -92,7 +93,7 @@ async def kit(request: pytest.FixtureRequest) -> AsyncIterator[Kit]:
     server: GuardedRedis = request.getfixturevalue("guarded_redis")  # with the access rights of the service
     link = RedisLink(
         own_database(server.url("kvstate")),
-        timeout_s=5.0,
+        timeout_s=PATIENCE_S,
         max_connections=8,
         name="KV store",
         reason="kv_store",
@@ -323,7 +324,7 @@ async def test_one_sweeps_at_a_time(kit: Kit) -> None:
 
 async def test_bytes_that_were_never_registered_expire(redis_url: str) -> None:
     url = own_database(redis_url)
-    link = RedisLink(url, timeout_s=5.0, max_connections=2, name="KV store", reason="kv_store")
+    link = RedisLink(url, timeout_s=PATIENCE_S, max_connections=2, name="KV store", reason="kv_store")
     store, client = RedisBlockStore(link, data_ttl_s=3600.0), aioredis.Redis.from_url(url)
     kit = Kit(store, client)
     orphan, known = chain(1)[0], chain(1)[0]
@@ -383,7 +384,11 @@ async def test_after_a_storm_of_calls_the_accounts_agree_with_the_blocks(kit: Ki
 async def test_names_of_tenants_do_not_stay_for_ever(guarded_redis: GuardedRedis) -> None:
     redis = aioredis.Redis.from_url(own_database(guarded_redis.url("admin")))
     link = RedisLink(
-        own_database(guarded_redis.url("kvstate")), timeout_s=2.0, max_connections=2, name="KV", reason="r"
+        own_database(guarded_redis.url("kvstate")),
+        timeout_s=PATIENCE_S,
+        max_connections=2,
+        name="KV",
+        reason="r",
     )
     store, now_ms = RedisBlockStore(link, data_ttl_s=60.0), time.time_ns() // 1_000_000
     long_ago = now_ms - 2 * 86_400_000

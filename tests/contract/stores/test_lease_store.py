@@ -13,11 +13,12 @@ from services.kvstate.leases.store import LeaseState, LeaseStore
 from services.kvstate.redis.link import RedisLink
 from tests.kits.kvstate.memory_leases import MemoryLeaseStore
 from tests.kits.servers import GuardedRedis
+from tests.kits.waiting import PATIENCE_S
 
 
 def redis_link(server: GuardedRedis) -> RedisLink:
     return RedisLink(
-        server.url("kvstate"), timeout_s=2.0, max_connections=2, name="store", reason="session_store"
+        server.url("kvstate"), timeout_s=PATIENCE_S, max_connections=2, name="store", reason="session_store"
     )
 
 

@@ -15,13 +15,14 @@ from services.kvstate.redis.link import RedisLink
 from shared.limits.windows import windows_around
 from tests.kits.kvstate.memory_limits import MemoryLimitStore
 from tests.kits.servers import GuardedRedis
+from tests.kits.waiting import PATIENCE_S
 
 HOLD_MS = 60
 
 
 def redis_link(server: GuardedRedis) -> RedisLink:
     return RedisLink(
-        server.url("kvstate"), timeout_s=2.0, max_connections=2, name="store", reason="session_store"
+        server.url("kvstate"), timeout_s=PATIENCE_S, max_connections=2, name="store", reason="session_store"
     )
 
 

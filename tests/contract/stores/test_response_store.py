@@ -20,6 +20,7 @@ from services.kvstate.responses.store import (
 )
 from tests.kits.kvstate.memory_responses import MemoryResponseStore
 from tests.kits.servers import GuardedRedis
+from tests.kits.waiting import PATIENCE_S
 
 Make = Callable[..., ResponseStore]
 STORED = PutResult(stored=True)
@@ -38,7 +39,11 @@ async def make(request: pytest.FixtureRequest) -> AsyncIterator[Make]:
         else:
             server: GuardedRedis = request.getfixturevalue("guarded_redis")
             link = RedisLink(
-                server.url("kvstate"), timeout_s=2.0, max_connections=4, name="store", reason="session_store"
+                server.url("kvstate"),
+                timeout_s=PATIENCE_S,
+                max_connections=4,
+                name="store",
+                reason="session_store",
             )
             store = RedisResponseStore(link, ttl_s=ttl_s, quotas=quotas)
         made.append(store)
@@ -168,7 +173,11 @@ async def test_responses_live_as_long_as_their_tenant_says(guarded_redis: Guarde
     """Also those that are there when the tenant gets a shorter time; others keep theirs."""
     own: dict[str, int] = {tenant: 30}
     link = RedisLink(
-        guarded_redis.url("kvstate"), timeout_s=2.0, max_connections=4, name="store", reason="session_store"
+        guarded_redis.url("kvstate"),
+        timeout_s=PATIENCE_S,
+        max_connections=4,
+        name="store",
+        reason="session_store",
     )
     store = RedisResponseStore(link, ttl_s=60 * DAY_S, days_of=lambda name: own.get(name, 0))
     names, other = [f"r{number:03}" for number in range(600)], tenant + "x"  # more than two pages

@@ -21,7 +21,7 @@ from tests.kits.e2e.batches import run_chats
 from tests.kits.e2e.models_stack import models_stack
 from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.gateway.transports import TRANSPORTS
-from tests.kits.waiting import wait_for
+from tests.kits.waiting import PATIENCE_S, wait_for
 from tests.kits.worker.leader import chat
 
 OURS, THEIRS = "key-of-ours", "key-of-theirs"
@@ -174,9 +174,11 @@ async def _tried(url: str, caller: Caller) -> dict[str, object]:
         await asker.start()
         listed = [card.name for card in await asker.list_models()]
         calls = {
-            "answer": asker.complete(chat("r", model="mine", reply_to=""), timeout_s=10),
-            "tokens": asker.tokenize(TokenizeQuery(model="mine", prompt="Hi"), timeout_s=10),
-            "text": asker.detokenize(DetokenizeQuery(model="mine", token_ids=b"a\0\0\0"), timeout_s=10),
+            "answer": asker.complete(chat("r", model="mine", reply_to=""), timeout_s=PATIENCE_S),
+            "tokens": asker.tokenize(TokenizeQuery(model="mine", prompt="Hi"), timeout_s=PATIENCE_S),
+            "text": asker.detokenize(
+                DetokenizeQuery(model="mine", token_ids=b"a\0\0\0"), timeout_s=PATIENCE_S
+            ),
             "complete": _completed(bus, caller),
         }
         results = await asyncio.gather(*calls.values(), return_exceptions=True)
@@ -195,7 +197,9 @@ async def _tried(url: str, caller: Caller) -> dict[str, object]:
 
 async def _completed(bus: NatsBus, caller: Caller) -> bytes:
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
-    answer = await bus.request(subjects.complete("mine", caller), json.dumps(body).encode(), timeout_s=10)
+    answer = await bus.request(
+        subjects.complete("mine", caller), json.dumps(body).encode(), timeout_s=PATIENCE_S
+    )
     if answer.headers["Ryz-Status"] == "404":
         raise ModelNotFound(json.loads(answer.data)["error"]["message"])
     assert answer.headers["Ryz-Status"] == "200", answer.data

@@ -275,7 +275,7 @@ async def test_what_a_service_outside_is_for(broker: GuardedNats) -> None:
         await buses["router"].subscribe(
             subjects.generate_all(subjects.ANY_CALLER), answer, queue=subjects.ROUTER_QUEUE
         )
-        reply = await buses["outside"].request(subjects.generate("demo", OURS), b"", timeout_s=10)
+        reply = await buses["outside"].request(subjects.generate("demo", OURS), b"", timeout_s=PATIENCE_S)
         assert reply.data == b"answered"
         assert reply.subject.startswith("_INBOX.outside.")
         # a refused publish gets no answer

@@ -10,7 +10,7 @@ from shared.identity import new_request_id
 from shared.messages import GenerateRequest
 from tests.kits.client import client_settings
 from tests.kits.servers import NatsServer
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.scripted_leader import ScriptedLeader, answer
 
 SETTINGS = client_settings(probe_interval_s=0.2, resend_timeout_s=0.3)
@@ -34,7 +34,7 @@ async def test_a_stream_survives_the_death_of_the_broker(tmp_path: Path) -> None
         stack.push_async_callback(client.close)
 
         request = GenerateRequest(request_id=new_request_id(), model="demo", prompt="hello")
-        async with client.submit(request, timeout_s=20) as stream:
+        async with client.submit(request, timeout_s=PATIENCE_S) as stream:
             texts = [(await anext(stream))[0].text, (await anext(stream))[0].text]
             server.stop(kill=True)
             await until(lambda: not ours.connected and not theirs.connected)
@@ -64,7 +64,7 @@ async def test_two_hundred_streams_at_once(nats_url: str) -> None:
 
         async def one(number: int) -> str:
             request = GenerateRequest(request_id=new_request_id(), model="demo", prompt=str(number))
-            async with client.submit(request, timeout_s=20) as stream:
+            async with client.submit(request, timeout_s=PATIENCE_S) as stream:
                 if number % 3 == 0:  # a third of the callers leave early
                     await anext(stream)
                     if not stream.finished:

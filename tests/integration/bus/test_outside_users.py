@@ -304,10 +304,10 @@ async def test_frames_are_sent_again_within_a_budget(tmp_path: Path) -> None:
         sampling = {"max_tokens": 120, "n": 8, "logprobs": 20}
         assert isinstance(await both.a.run(both.a.ask("long", sampling=sampling, delivery="whole")), Done)
         question = codec.encode(Resend(request_id="long", from_seq=0))
-        first = await both.a.bus.request(subjects.resend("g0", A), question, timeout_s=10)
+        first = await both.a.bus.request(subjects.resend("g0", A), question, timeout_s=PATIENCE_S)
         assert len(first.data) > 50_000
         for _ in range(3):
-            answer = await both.a.bus.request(subjects.resend("g0", A), question, timeout_s=10)
+            answer = await both.a.bus.request(subjects.resend("g0", A), question, timeout_s=PATIENCE_S)
             error = codec.decode(answer.data, ErrorReply)
             assert (error.error, len(answer.data) < 500) == ("overloaded", True)
             assert 0 < error.data["retry_after_s"] < 30
@@ -352,7 +352,7 @@ async def test_the_client_library_speaks_for_its_tenant(both: World) -> None:
         completion = await client.complete(request, timeout_s=PATIENCE_S)
         assert len(completion.choices[0].text) == 16
         assert set(both.kit.store.records) == {("tenant-a", "s")}
-        async with client.submit(chat("left", sampling={"max_tokens": 1500}), timeout_s=10) as stream:
+        async with client.submit(chat("left", sampling={"max_tokens": 1500}), timeout_s=PATIENCE_S) as stream:
             await stream.wait_accepted()
         await until(lambda: not both.kit.leader.parts.table.by_key)
     finally:

@@ -21,6 +21,7 @@ from tests.kits.e2e.stack import ryz
 from tests.kits.kvstate.kept_records import EntryKey, KeptRecords, read_records, store_records
 from tests.kits.kvstate.kept_store import KeptStore
 from tests.kits.kvstate.service import record, running
+from tests.kits.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ async def write_old_log(
     The second run begins without the first one's sessions. It deletes `twice` after beginning it anew, and
     begins `s1` anew.
     """
-    sessions = SessionsClient(bus, timeout_s=10.0)
+    sessions = SessionsClient(bus, timeout_s=PATIENCE_S)
     with KeptStore(folder, disk, old_acl=True) as store:
         async with running(nats_url, store.url):
             kept = await store_records(bus, ["acme", "globex"], 20)

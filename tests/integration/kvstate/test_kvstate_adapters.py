@@ -21,6 +21,7 @@ from shared.messages import (
 )
 from shared.messages.adapters import MAX_PER_BASE
 from tests.kits.kvstate.service import own_redis, running
+from tests.kits.waiting import PATIENCE_S
 
 
 def adapter(
@@ -33,13 +34,15 @@ def adapter(
 
 async def put(bus: NatsBus, one: Adapter, *, replace: bool = False) -> AdapterStored:
     asked = AdapterPut(adapter=one, replace=replace)
-    return await call(bus, subjects.ADAPTER_PUT, asked, AdapterStored, timeout_s=5.0)
+    return await call(bus, subjects.ADAPTER_PUT, asked, AdapterStored, timeout_s=PATIENCE_S)
 
 
 async def listed(bus: NatsBus) -> list[Adapter]:
     found, cursor = list[Adapter](), ""
     while True:
-        page = await call(bus, subjects.ADAPTERS, AdapterList(cursor=cursor), AdapterPage, timeout_s=5.0)
+        page = await call(
+            bus, subjects.ADAPTERS, AdapterList(cursor=cursor), AdapterPage, timeout_s=PATIENCE_S
+        )
         found += page.adapters
         cursor = page.cursor
         if not cursor:
@@ -73,14 +76,14 @@ async def test_the_register_is_kept_and_its_changes_are_published(
     async with running(nats_url, redis_of_test):
         assert await listed(nats_bus) == [adapter(content="b")]
         known = AdapterList(known=replaced.version)
-        page = await call(nats_bus, subjects.ADAPTERS, known, AdapterPage, timeout_s=5.0)
+        page = await call(nats_bus, subjects.ADAPTERS, known, AdapterPage, timeout_s=PATIENCE_S)
         assert page == AdapterPage(version=replaced.version)
         asked = AdapterDelete(base="demo", name="fr")
-        gone = await call(nats_bus, subjects.ADAPTER_DELETE, asked, AdapterStored, timeout_s=5.0)
+        gone = await call(nats_bus, subjects.ADAPTER_DELETE, asked, AdapterStored, timeout_s=PATIENCE_S)
         assert gone.adapter == adapter(content="b")
         told = await news.get()
         assert (told.version, told.put) == (gone.version, None)
-        again = await call(nats_bus, subjects.ADAPTER_DELETE, asked, AdapterStored, timeout_s=5.0)
+        again = await call(nats_bus, subjects.ADAPTER_DELETE, asked, AdapterStored, timeout_s=PATIENCE_S)
         assert again == AdapterStored(version=gone.version)
         assert await listed(nats_bus) == []
     assert news.empty(), "a call that changes nothing is not published"

@@ -28,7 +28,7 @@ from shared.messages import (
     Wire,
 )
 from tests.kits.kvstate.service import PARTS, chain, held, new_tenant, record, running, write
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 M = TypeVar("M", bound=Wire)
 
@@ -48,12 +48,12 @@ async def kvstate(nats_url: str, redis_url: str) -> AsyncIterator[Service]:
 
 @pytest.fixture
 def blocks(kvstate: Service, nats_bus: NatsBus) -> BlocksClient:
-    return BlocksClient(nats_bus, timeout_s=5.0)
+    return BlocksClient(nats_bus, timeout_s=PATIENCE_S)
 
 
 @pytest.fixture
 def sessions(kvstate: Service, nats_bus: NatsBus) -> SessionsClient:
-    return SessionsClient(nats_bus, timeout_s=5.0)
+    return SessionsClient(nats_bus, timeout_s=PATIENCE_S)
 
 
 async def listen(bus: NatsBus, subject: str, kind: type[M]) -> list[M]:
@@ -137,7 +137,7 @@ async def test_quotas_and_limits_come_from_settings(
     nats_url: str, redis_url: str, nats_bus: NatsBus, redis: aioredis.Redis
 ) -> None:
     tenant, names = new_tenant(), chain(4)
-    client = BlocksClient(nats_bus, timeout_s=5.0)
+    client = BlocksClient(nats_bus, timeout_s=PATIENCE_S)
     await write(redis, names)
     async with running(nats_url, redis_url, kv_session_bytes=2 * PARTS * 1000 + 1):
         done = await client.commit("g1", [held(tenant, "s", names)])
@@ -157,7 +157,10 @@ async def test_sessions_that_expire_leave_no_blocks(
     nats_url: str, redis_url: str, nats_bus: NatsBus, redis: aioredis.Redis
 ) -> None:
     tenant, names = new_tenant(), chain(2)
-    client, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
+    client, sessions = (
+        BlocksClient(nats_bus, timeout_s=PATIENCE_S),
+        SessionsClient(nats_bus, timeout_s=PATIENCE_S),
+    )
     await write(redis, names)
     async with running(nats_url, redis_url, grace_s=1) as service:
         await sessions.commit([record(tenant)])
@@ -187,7 +190,7 @@ async def test_status_and_metrics_show_the_tier(
     assert value("find_tokens_total", outcome="miss") == 16
     await until(lambda: value("tier_leases") >= 3)
     assert value("tier_holders") >= 1
-    reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=5.0)
+    reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=PATIENCE_S)
     detail = decode_reply(reply.data, ServiceStatus).detail
     assert detail["kv_store"] == "up"
     assert detail["kv_blocks"] >= 3

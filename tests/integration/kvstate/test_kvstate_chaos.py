@@ -128,7 +128,7 @@ async def test_a_full_redis_loses_blocks_and_no_session(
         await redis.config_set("maxmemory", used - 100_000)  # as if other data had filled the rest
         with pytest.raises(OutOfMemoryError):
             await redis.set("one more", b"x")
-        link = RedisLink(server.url, timeout_s=2.0, max_connections=1, name="store", reason="r")
+        link = RedisLink(server.url, timeout_s=PATIENCE_S, max_connections=1, name="store", reason="r")
         with pytest.raises(StoreFull, match="maxmemory"):
             await link.pipeline([("SET", "one more", b"x")])
         await link.close()

@@ -15,7 +15,7 @@ from shared.errors import RyzError, Unavailable
 from shared.lifecycle import Service
 from tests.kits.kvstate.kept_store import KeptStore
 from tests.kits.kvstate.service import new_tenant, record, running
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount a tiny file system")
 TEXT = "x" * 60_000
@@ -58,7 +58,7 @@ def writable(service: Service) -> float | None:
 async def test_a_full_disk_is_named_and_mends_itself(
     nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
-    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=5.0)
+    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=PATIENCE_S)
     with tiny_disk(tmp_path / "disk") as disk, KeptStore(tmp_path, disk) as store:
         async with running(nats_url, store.url) as service:
             await sessions.commit([record(tenant, "kept")])
@@ -88,7 +88,7 @@ async def test_a_full_disk_is_named_and_mends_itself(
 async def test_a_store_goes_on_when_there_is_room_again(
     nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
-    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=5.0)
+    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=PATIENCE_S)
     with tiny_disk(tmp_path / "disk") as disk, KeptStore(tmp_path, disk) as store:
         async with running(nats_url, store.url) as service:
             await sessions.commit([record(tenant, "kept")])

@@ -10,11 +10,12 @@ from shared.bus.endpoint import call
 from shared.errors import InvalidRequest
 from shared.messages import LeaseClaim, LeaseHeld
 from tests.kits.kvstate.service import running
+from tests.kits.waiting import PATIENCE_S
 
 
 async def claim(bus: Bus, holder: str, ttl_ms: int, name: str = "models") -> LeaseHeld:
     asked = LeaseClaim(name=name, holder=holder, ttl_ms=ttl_ms)
-    return await call(bus, subjects.LEASE, asked, LeaseHeld, timeout_s=5.0)
+    return await call(bus, subjects.LEASE, asked, LeaseHeld, timeout_s=PATIENCE_S)
 
 
 async def test_a_lease_outlives_the_service_that_gave_it(

@@ -12,14 +12,17 @@ from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.session_admin import SessionAdmin
 from shared.errors import Overloaded, RateLimited, SessionNotFound, Unavailable
 from tests.kits.kvstate.service import MIB, chain, held, new_tenant, own_redis, record, running, value, write
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 
 async def test_a_flood_of_sessions_costs_no_other_tenant_anything(
     nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
     loud, quiet = new_tenant(), new_tenant()
-    blocks, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
+    blocks, sessions = (
+        BlocksClient(nats_bus, timeout_s=PATIENCE_S),
+        SessionsClient(nats_bus, timeout_s=PATIENCE_S),
+    )
     async with own_redis(tmp_path) as (server, redis):
         await redis.config_set("maxmemory", 24 * MIB)
         async with running(nats_url, server.url) as service:
@@ -51,8 +54,8 @@ async def test_a_flood_of_sessions_costs_no_other_tenant_anything(
 async def test_a_record_over_the_quota_is_reported_where_it_is_created_and_committed(
     nats_url: str, redis_url: str, nats_bus: NatsBus
 ) -> None:
-    tenant, admin = new_tenant(), SessionAdmin(nats_bus, timeout_s=2.0, gather_s=0.1)
-    sessions = SessionsClient(nats_bus, timeout_s=5.0)
+    tenant, admin = new_tenant(), SessionAdmin(nats_bus, timeout_s=PATIENCE_S, gather_s=0.1)
+    sessions = SessionsClient(nats_bus, timeout_s=PATIENCE_S)
     async with running(nats_url, redis_url, session_max_per_tenant=2):
         assert (await admin.create(record(tenant, "a"))).session_id == "a"
         answer = await sessions.commit([record(tenant, "b"), record(tenant, "c"), record(tenant, "a", 2)])
@@ -72,7 +75,7 @@ async def test_a_record_over_the_quota_is_reported_where_it_is_created_and_commi
 async def test_a_pin_over_a_quota_is_refused_with_its_reason(
     nats_url: str, redis_url: str, nats_bus: NatsBus
 ) -> None:
-    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=5.0)
+    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=PATIENCE_S)
     async with running(nats_url, redis_url, session_pins_per_tenant=1) as service:
         await sessions.commit([record(tenant, "a"), record(tenant, "b")])
         assert (await sessions.pin(tenant, "a", "g1")).pinned_group == "g1"
@@ -91,7 +94,10 @@ async def test_sessions_in_a_full_redis_cost_their_own_tenants_blocks_only(
     nats_url: str, nats_bus: NatsBus, tmp_path: Path
 ) -> None:
     loud, quiet = new_tenant(), new_tenant()
-    blocks, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
+    blocks, sessions = (
+        BlocksClient(nats_bus, timeout_s=PATIENCE_S),
+        SessionsClient(nats_bus, timeout_s=PATIENCE_S),
+    )
     async with (
         own_redis(tmp_path) as (server, redis),
         # the operator's quota is too high: one tenant's sessions and a few blocks fill Redis

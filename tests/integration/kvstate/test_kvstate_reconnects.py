@@ -8,12 +8,15 @@ import pytest
 from services.kvstate.redis.link import RedisLink
 from services.kvstate.redis.store_errors import StoreAway
 from tests.kits.servers import RedisServer
+from tests.kits.waiting import PATIENCE_S
 
 
 async def test_a_restart_between_calls_fails_none_of_them(tmp_path: Path) -> None:
     server = RedisServer(tmp_path)
     server.start()
-    link = RedisLink(server.url, timeout_s=5.0, max_connections=8, name="store", reason="session_store")
+    link = RedisLink(
+        server.url, timeout_s=PATIENCE_S, max_connections=8, name="store", reason="session_store"
+    )
     try:
         # open as many connections as there will be calls
         await asyncio.gather(*(link.pipeline([("SET", "key", number)]) for number in range(8)))

@@ -10,6 +10,7 @@ from shared.errors import RateLimited, RequestTooLarge, ResponseNotFound
 from shared.lifecycle import Service
 from shared.messages import ResponseName, ResponseRecord
 from tests.kits.kvstate.service import new_tenant, running
+from tests.kits.waiting import PATIENCE_S
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def response(
 
 
 async def test_a_conversation_is_put_read_and_deleted(kvstate: Service, nats_bus: Bus) -> None:
-    tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a", timeout_s=2.0, lease_ms=15_000)
+    tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a", timeout_s=PATIENCE_S, lease_ms=15_000)
     long = "x" * 60_000  # so that the chain does not fit into one answer
     names = [f"resp_{number}" for number in range(12)]
     for number, name in enumerate(names):
@@ -51,7 +52,7 @@ async def test_a_conversation_is_put_read_and_deleted(kvstate: Service, nats_bus
 
 
 async def test_limits_are_reported(kvstate: Service, nats_bus: Bus) -> None:
-    tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a", timeout_s=2.0, lease_ms=15_000)
+    tenant, client = new_tenant(), ResponsesClient(nats_bus, owner="a", timeout_s=PATIENCE_S, lease_ms=15_000)
     for size in (150_000, 1_500_000):  # over the store's limit, and over that of a message
         with pytest.raises(RequestTooLarge, match="store: false"):
             await client.put(response(tenant, "large", text="x" * size), is_new=True)
@@ -62,9 +63,13 @@ async def test_limits_are_reported(kvstate: Service, nats_bus: Bus) -> None:
 
 
 async def test_a_response_without_an_owner_is_claimed_once(kvstate: Service, nats_bus: Bus) -> None:
-    tenant, first = new_tenant(), ResponsesClient(nats_bus, owner="first", timeout_s=2.0, lease_ms=60_000)
+    tenant, first = (
+        new_tenant(),
+        ResponsesClient(nats_bus, owner="first", timeout_s=PATIENCE_S, lease_ms=60_000),
+    )
     second, third = (
-        ResponsesClient(nats_bus, owner=name, timeout_s=2.0, lease_ms=60_000) for name in ("second", "third")
+        ResponsesClient(nats_bus, owner=name, timeout_s=PATIENCE_S, lease_ms=60_000)
+        for name in ("second", "third")
     )
     await first.put(response(tenant, "r", ended=False), is_new=True)
     assert not await second.lease(tenant, "r")

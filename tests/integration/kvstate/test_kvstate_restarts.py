@@ -81,7 +81,7 @@ async def test_a_kill_in_mid_write_costs_two_seconds_at_most(
     nats_url: str, nats_bus: NatsBus, store: KeptStore
 ) -> None:
     """Redis holds writes back for up to two seconds while the disk is busy with the ones before."""
-    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=5.0)
+    tenant, sessions = new_tenant(), SessionsClient(nats_bus, timeout_s=PATIENCE_S)
     times = list[tuple[float, str, int]]()
     loop = asyncio.get_running_loop()
 

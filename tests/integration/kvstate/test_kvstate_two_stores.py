@@ -52,7 +52,10 @@ async def test_each_store_has_its_own_keys_and_deleting_goes_across(
     nats_url: str, nats_bus: NatsBus, pair: Pair
 ) -> None:
     tenant, names = new_tenant(), chain(3)
-    blocks, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
+    blocks, sessions = (
+        BlocksClient(nats_bus, timeout_s=PATIENCE_S),
+        SessionsClient(nats_bus, timeout_s=PATIENCE_S),
+    )
     async with running(nats_url, pair.sessions_server.url, kv_redis_url=pair.kv_server.url):
         await write(pair.kv, names)
         await sessions.commit([record(tenant)])
@@ -71,7 +74,10 @@ async def test_kv_goes_on_without_the_session_store_and_no_session_is_taken_for_
     nats_url: str, nats_bus: NatsBus, pair: Pair
 ) -> None:
     tenant, names = new_tenant(), chain(3)
-    blocks, sessions = BlocksClient(nats_bus, timeout_s=5.0), SessionsClient(nats_bus, timeout_s=5.0)
+    blocks, sessions = (
+        BlocksClient(nats_bus, timeout_s=PATIENCE_S),
+        SessionsClient(nats_bus, timeout_s=PATIENCE_S),
+    )
     options = {"kv_redis_url": pair.kv_server.url, "grace_s": 1, "redis_timeout_s": 0.5}
     async with running(nats_url, pair.sessions_server.url, **options) as service:
         await sessions.commit([record(tenant)])
@@ -95,7 +101,7 @@ async def test_what_an_earlier_version_kept_beside_sessions_is_removed(
     await write(pair.sessions, old, part_bytes=10)
     await pair.sessions.hset("ryz:kv:meta", "x", "y")
     await write(pair.kv, new)
-    sessions = SessionsClient(nats_bus, timeout_s=5.0)
+    sessions = SessionsClient(nats_bus, timeout_s=PATIENCE_S)
     tenant = new_tenant()
     async with running(nats_url, pair.sessions_server.url, kv_redis_url=pair.kv_server.url):
         await sessions.commit([record(tenant)])

@@ -222,7 +222,9 @@ async def test_a_router_that_has_not_read_the_register_says_so(fleet: Fleet) -> 
 
 
 async def test_a_change_whose_news_was_lost_is_found_by_comparing(fleet: Fleet) -> None:
-    link = RedisLink(fleet.store, timeout_s=5.0, max_connections=1, name="store", reason="session_store")
+    link = RedisLink(
+        fleet.store, timeout_s=PATIENCE_S, max_connections=1, name="store", reason="session_store"
+    )
     adapter = Adapter(name="fr", base=fleet.model, source="/x", fingerprint=A, rank=8, num_bytes=10)
     silent = RegisterEntry(fleet.model, "fr", A, A, encode(adapter))
     async with fleet.kvstate(), fleet.router(adapters_refresh_s=0.05) as service:
@@ -257,7 +259,9 @@ async def test_an_adapter_wakes_its_base(fleet: Fleet) -> None:
     """By being loaded, and by a request."""
     loaded, asked = f"{fleet.model}-loaded", f"{fleet.model}-asked"
     agent = HostAgent(fleet.bus, fleet.model, [offer(loaded), offer(asked)], budget_bytes=8 * GIB)
-    link = RedisLink(fleet.store, timeout_s=5.0, max_connections=1, name="store", reason="session_store")
+    link = RedisLink(
+        fleet.store, timeout_s=PATIENCE_S, max_connections=1, name="store", reason="session_store"
+    )
     adapter = Adapter(name="fr", base=asked, source="/x", fingerprint=A, rank=8, num_bytes=10)
     await RedisAdapterStore(link).put(RegisterEntry(asked, "fr", A, A, encode(adapter)), replace=False)
     await agent.start()

@@ -116,7 +116,7 @@ class World:
             beats,
         )
         self.processes.append(process)
-        await until(lambda: instance_id in self.beats, timeout_s=20)
+        await until(lambda: instance_id in self.beats, timeout_s=PATIENCE_S)
         await asyncio.sleep(0.1)  # routers no longer treat it as new
         return process, instance_id
 

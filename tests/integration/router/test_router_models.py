@@ -29,7 +29,7 @@ from tests.kits.kvstate.service import running
 from tests.kits.router.agent import HostAgent
 from tests.kits.router.hosts import GIB, offer
 from tests.kits.router.live import Caller, router, router_process
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 LEASE_S, CLAIM_S = 3.0, 1.0  # of `RouterConstants`
 BUSY_S = 5.0  # by which a busy machine delays what is measured
@@ -106,7 +106,7 @@ async def test_a_request_for_a_model_that_is_asleep_waits_until_a_group_runs(
 
 
 async def offered_by(bus: NatsBus) -> list[ModelState]:
-    found = await call(bus, subjects.models(), ListModels(), ModelList, timeout_s=5.0)
+    found = await call(bus, subjects.models(), ListModels(), ModelList, timeout_s=PATIENCE_S)
     return found.offered
 
 
@@ -178,7 +178,7 @@ async def test_another_router_commands_when_the_holder_of_the_lease_is_killed(
             assert host.commands[-1].at - killed_at < LEASE_S + CLAIM_S + BUSY_S
             late = StartGroup(model=first, running=1, epoch=before.epoch, reason="demand")
             answer = await call(
-                nats_bus, subjects.start_group(host.host), late, GroupCommanded, timeout_s=5.0
+                nats_bus, subjects.start_group(host.host), late, GroupCommanded, timeout_s=PATIENCE_S
             )
             assert "is over" in answer.refused
 
@@ -229,7 +229,7 @@ async def test_a_router_that_leaves_gives_the_lease_back(
     async with agent(nats_bus, model_name), router(nats_url, instance_id=second, lease_ttl_s=30.0) as stays:
         async with router(nats_url, instance_id=first, lease_ttl_s=30.0) as leaves:
             await until(lambda: any(one.status().detail["models_lease"]["held"] for one in (stays, leaves)))
-        await until(lambda: stays.status().detail["models_lease"]["held"], timeout_s=20.0)
+        await until(lambda: stays.status().detail["models_lease"]["held"], timeout_s=PATIENCE_S)
 
 
 async def test_requests_at_one_router_are_demand_for_the_controller_in_another(

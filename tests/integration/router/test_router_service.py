@@ -18,7 +18,7 @@ from shared.messages import (
     Load,
     TokenizeQuery,
 )
-from tests.kits.router.live import BEAT_MS, Caller, Leader, router, router_process, until_known
+from tests.kits.router.live import Caller, Leader, router, router_process, until_known
 from tests.kits.waiting import PATIENCE_S, until
 
 
@@ -114,7 +114,7 @@ async def test_every_router_takes_what_was_not_answered_and_answers_queries(
         frozen.send_signal(signal.SIGSTOP)
         async with InferenceClient.connect(nats_url) as client:
             for _ in range(20):
-                assert [card.name for card in await client.list_models(timeout_s=2.0)]
+                assert [card.name for card in await client.list_models(timeout_s=PATIENCE_S)]
         for _ in range(10):
             request = caller.request()
             await nats_bus.publish(subjects.again(model_name), encode(request))
@@ -189,8 +189,8 @@ async def test_a_silent_group_is_lost_and_welcome_again(
 async def test_a_full_fleet_refuses_with_a_time(nats_url: str, caller: Caller, leaders: list[Leader]) -> None:
     for leader in leaders:
         leader.load = Load(running=4, waiting=2, max_running=4, max_waiting=2)
-    await asyncio.sleep(2 * BEAT_MS / 1000)
-    async with router(nats_url):
+    async with router(nats_url) as service:
+        await until_known(service, *leaders)
         failed = await caller.failure(caller.request())
         assert (failed.code, failed.data["reason"]) == ("overloaded", "all_full")
         assert 0.08 <= failed.data["retry_after_s"] <= 36
@@ -202,8 +202,8 @@ async def test_a_fast_small_fleet_is_not_refused(
     """Between two heartbeats there are more requests than queue places, and each one is done at once."""
     for leader in leaders:
         leader.load = Load(max_running=8, max_waiting=24)
-    await asyncio.sleep(2 * BEAT_MS / 1000)
-    async with router(nats_url):
+    async with router(nats_url) as service:
+        await until_known(service, *leaders)
 
         async def client(number: int) -> None:
             for turn in range(30):

@@ -28,7 +28,7 @@ from shared.messages import (
     Wire,
 )
 from tests.kits.router.live import BEAT_MS, Caller, Leader, router, until_known
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 
 @asynccontextmanager
@@ -58,7 +58,7 @@ async def publish(bus: NatsBus, subject: str, message: Wire) -> None:
 
 async def ask_route(bus: NatsBus, session_id: str, model_name: str, tenant: str = "default") -> SessionRoute:
     query = SessionRouteQuery(tenant=tenant, session_id=session_id, model=model_name)
-    reply = await bus.request(subjects.SESSION_ROUTE, encode(query), timeout_s=2.0)
+    reply = await bus.request(subjects.SESSION_ROUTE, encode(query), timeout_s=PATIENCE_S)
     return decode_reply(reply.data, SessionRoute)
 
 
@@ -194,7 +194,7 @@ async def test_bad_news_is_counted_and_nothing_dies(
     async with router(nats_url) as service:
         for subject in (subjects.SESSION_TURNS, subjects.SESSION_PINNED, subjects.SESSION_GONE):
             await nats_bus.publish(subject, b"\xc1")
-        reply = await nats_bus.request(subjects.SESSION_ROUTE, b"\xc1", timeout_s=2.0)
+        reply = await nats_bus.request(subjects.SESSION_ROUTE, b"\xc1", timeout_s=PATIENCE_S)
         with pytest.raises(InvalidRequest):
             decode_reply(reply.data, SessionRoute)
         events = {"event": "bad_session_news"}
@@ -210,7 +210,7 @@ async def test_status_and_metrics_show_sessions_and_pins(
         await publish(
             nats_bus, subjects.SESSION_PINNED, Pinned(tenant="t", session_id="x", group=leaders[0].group)
         )
-        reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=2.0)
+        reply = await nats_bus.request(subjects.STATUS, encode(StatusQuery()), timeout_s=PATIENCE_S)
         detail = decode_reply(reply.data, ServiceStatus).detail
         assert (detail["sessions"], detail["pins"]) == (1, 1)
         assert service.registry.get_sample_value("ryz_router_sessions") == 1

@@ -161,7 +161,7 @@ async def test_the_kv_state_service_and_ranks_speak_tls_with_redis(
 ) -> None:
     settings = KVStateSettings.model_validate({"redis_url": tls_redis, "redis_ca": authority.ca})
     address = settings.redis_address(settings.redis_url)
-    store = RedisLink(address, timeout_s=10, max_connections=2, name="store", reason="test")
+    store = RedisLink(address, timeout_s=PATIENCE_S, max_connections=2, name="store", reason="test")
     assert await store.pipeline([("SET", "tls-test", b"x" * 100_000)]) == [True]
     await store.close()
 
@@ -178,7 +178,7 @@ async def test_the_kv_state_service_and_ranks_speak_tls_with_redis(
 
 async def test_a_redis_without_a_trusted_certificate(tls_redis: str, stranger: Authority) -> None:
     address = with_files(tls_redis, stranger.ca, "", "")
-    store = RedisLink(address, timeout_s=10, max_connections=2, name="store", reason="test")
+    store = RedisLink(address, timeout_s=PATIENCE_S, max_connections=2, name="store", reason="test")
     with pytest.raises(StoreAway):
         await store.pipeline([("PING",)])
     await store.close()

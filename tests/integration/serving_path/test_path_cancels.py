@@ -16,7 +16,7 @@ from shared.codec import convert
 from shared.identity import new_request_id
 from shared.messages import GenerateRequest
 from tests.kits.stacks.lossy_path import LossyPath, lossy_path
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 STEP_S = 0.005
 LONG = "word " * 200  # a thousand tokens, 31 steps
@@ -64,7 +64,7 @@ class Caller:
             "request_id": new_request_id(), "model": "demo", "prompt": self.prompt,
             "sampling": {"max_tokens": self.tokens, "ignore_eos": True},
         }  # fmt: skip
-        async with self.path.client.submit(convert(raw, GenerateRequest), timeout_s=20) as stream:
+        async with self.path.client.submit(convert(raw, GenerateRequest), timeout_s=PATIENCE_S) as stream:
             async for deltas in stream:
                 self.came += len(deltas)
 

@@ -53,7 +53,7 @@ async def test_a_worker_serves_tells_its_status_and_drains(nats_url: str, nats_b
         request = chat("r", sampling={"max_tokens": 40})
         work = Work(request=codec.encode(request), route=Route(group="wp0", reason=""), reply_to=inbox)
         await nats_bus.publish(subjects.work("wp0"), codec.encode(work))
-        answer = await nats_bus.request(subjects.STATUS, codec.encode(StatusQuery()), timeout_s=2)
+        answer = await nats_bus.request(subjects.STATUS, codec.encode(StatusQuery()), timeout_s=PATIENCE_S)
         status = codec.decode_reply(answer.data, ServiceStatus)
         assert (status.service, status.detail["group"], status.pid) == ("worker", "wp0", process.pid)
         process.send_signal(signal.SIGTERM)
@@ -118,7 +118,7 @@ async def test_a_drain_asked_for_moves_what_runs_and_ends_the_process(
         await nats_bus.publish(subjects.work("wp2"), codec.encode(work))
         await until(lambda: len(frames) > 5)
         asked = codec.encode(DrainGroup(timeout_ms=200))
-        answer = await nats_bus.request(subjects.drain("wp2"), asked, timeout_s=5)
+        answer = await nats_bus.request(subjects.drain("wp2"), asked, timeout_s=PATIENCE_S)
         draining = codec.decode_reply(answer.data, Draining)
         assert (draining.group, draining.requests) == ("wp2", 1)
         async with asyncio.timeout(PATIENCE_S):

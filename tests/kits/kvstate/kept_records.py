@@ -9,6 +9,7 @@ from shared.client.calls.sessions_client import SessionsClient
 from shared.errors import ResponseNotFound, SessionNotFound
 from shared.messages import ResponseRecord, SessionRecord
 from tests.kits.kvstate.service import record
+from tests.kits.waiting import PATIENCE_S
 
 BATCH = 50
 
@@ -43,8 +44,8 @@ async def store_records(bus: Bus, tenants: list[str], count: int) -> KeptRecords
     Every fourth is pinned, every fifth has a response, and every tenth is deleted again.
     """
     sessions, responses, kept = (
-        SessionsClient(bus, timeout_s=20.0),
-        ResponsesClient(bus, owner="test", timeout_s=20.0, lease_ms=15_000),
+        SessionsClient(bus, timeout_s=PATIENCE_S),
+        ResponsesClient(bus, owner="test", timeout_s=PATIENCE_S, lease_ms=15_000),
         KeptRecords(),
     )
     for tenant in tenants:
@@ -74,8 +75,8 @@ async def store_records(bus: Bus, tenants: list[str], count: int) -> KeptRecords
 async def read_records(bus: Bus, wanted: KeptRecords) -> KeptRecords:
     """Reads what there is of the wanted records, and all pins."""
     sessions, responses, found = (
-        SessionsClient(bus, timeout_s=20.0),
-        ResponsesClient(bus, owner="test", timeout_s=20.0, lease_ms=15_000),
+        SessionsClient(bus, timeout_s=PATIENCE_S),
+        ResponsesClient(bus, owner="test", timeout_s=PATIENCE_S, lease_ms=15_000),
         KeptRecords(),
     )
     for key in (*wanted.sessions, *wanted.deleted):

@@ -23,6 +23,7 @@ from shared.flow.circuit import Circuit, store_limits
 from shared.messages import ChatMessage, SessionRecord
 from tests.kits.kvstate.memory_sessions import MemorySessionStore
 from tests.kits.servers import GuardedRedis
+from tests.kits.waiting import PATIENCE_S
 
 TTL_MS = 3_600_000
 LIVES = SessionLives(3600.0)
@@ -58,7 +59,7 @@ def open_store(
     circuit = Circuit(store_limits())
     link = RedisLink(
         url,
-        timeout_s=2.0,
+        timeout_s=PATIENCE_S,
         max_connections=max_connections,
         name="session store",
         reason="session_store",

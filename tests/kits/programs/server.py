@@ -28,6 +28,7 @@ from tests.kits.programs.messages import MAX_PACKET_BYTES, Ended, Run, Started
 PR_SET_PDEATHSIG = 1
 STANDARD = 3  # descriptors that come with a request
 _CRASHED = 1
+_HANDLED = (signal.SIGCHLD, signal.SIGTERM)
 
 
 class Server:
@@ -79,17 +80,21 @@ class Server:
                     os.kill(pid, signum)
 
     def _fork(self, connection: socket.socket, request: Run, descriptors: list[int]) -> None:
+        # a program whose test is gone at once must not end the others, as this process does at SIGTERM
+        signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED)
         pid = os.fork()
         if pid == 0:
             signal.set_wakeup_fd(-1)
-            for signum in (signal.SIGCHLD, signal.SIGTERM):
+            for signum in _HANDLED:
                 signal.signal(signum, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
             for key in list(self._selector.get_map().values()):
                 os.close(key.fd)
             os.close(self._waking)
             self._selector.close()
             _run(request, descriptors)
         self._programs[pid] = connection
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _HANDLED)
         for descriptor in descriptors:
             os.close(descriptor)
         handle = os.pidfd_open(pid)
@@ -99,7 +104,8 @@ class Server:
 
     def _end(self, *_: object) -> NoReturn:
         for pid in self._programs:
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # the signal came while its end was reported
+                os.kill(pid, signal.SIGKILL)
         os._exit(0)
 
     def _collect(self) -> None:

@@ -69,12 +69,12 @@ async def test_a_tenant_is_erased_with_a_receipt(stack: tuple[BatchGateway, Batc
     other = await run_batch(first, "other-123", 2)
     await run_batch(first, "acme-1234", 400, wait=False)  # it has not ended when the erasure begins
     commit = SessionCommit(records=[record("acme", "s1"), record("other", "s2")])
-    await call(first.bus, subjects.SESSION_COMMIT, commit, SessionCommitted, timeout_s=5.0)
+    await call(first.bus, subjects.SESSION_COMMIT, commit, SessionCommitted, timeout_s=PATIENCE_S)
     assert len((await second.client("acme-1234").batches.list()).data) == 2
 
     async def requests_of(tenant: str) -> int:
         try:
-            usage = await call(first.bus, subjects.USAGE, UsageQuery(), UsagePage, timeout_s=5.0)
+            usage = await call(first.bus, subjects.USAGE, UsageQuery(), UsagePage, timeout_s=PATIENCE_S)
         except Unavailable:
             return 0  # its streams are being made
         return sum(one.requests for one in usage.sums if one.tenant == tenant)
@@ -88,7 +88,7 @@ async def test_a_tenant_is_erased_with_a_receipt(stack: tuple[BatchGateway, Batc
     assert (receipt["object"], receipt["tenant"], receipt["batches"]) == ("tenant.erasure", "acme", 2)
     assert receipt["files"] >= 3, "two inputs, and the output of the first batch"
     assert receipt["sessions"] == 1
-    usage = await call(first.bus, subjects.USAGE, UsageQuery(), UsagePage, timeout_s=5.0)
+    usage = await call(first.bus, subjects.USAGE, UsageQuery(), UsagePage, timeout_s=PATIENCE_S)
     requests = {name: sum(one.requests for one in usage.sums if one.tenant == name) for name in TENANTS}
     assert requests["acme"] == 0
     assert requests["other"] == 2
@@ -153,7 +153,7 @@ async def test_the_command_prints_the_receipt(stack: tuple[BatchGateway, BatchGa
 async def test_it_is_in_the_audit_log_once(stack: tuple[BatchGateway, BatchGateway]) -> None:
     gateway, _ = stack
     assert (await erase(gateway, "acme")).json()["complete"]
-    page = await call(gateway.bus, subjects.AUDIT, AuditQuery(), AuditPage, timeout_s=5.0)
+    page = await call(gateway.bus, subjects.AUDIT, AuditQuery(), AuditPage, timeout_s=PATIENCE_S)
     assert [(one.actor, one.action, one.subject) for one in page.entries] == [
         ("admin", "erase", "tenant.acme")
     ]

@@ -9,10 +9,12 @@ import httpx
 import pytest
 from tritonclient.utils import InferenceServerException
 
+from shared.client.calls import models_client
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.grpc_client import triton_client
 from tests.kits.model_host import ModelHost, state_of
 from tests.kits.servers import free_port
+from tests.kits.waiting import PATIENCE_S
 
 MANAGE = "/v1/manage/models"
 ADMIN = {"Authorization": "Bearer adm-11111111"}
@@ -23,7 +25,7 @@ async def hosting(**settings: Any) -> AsyncIterator[tuple[Gateway, ModelHost, ht
     """A gateway whose fleet serves `demo`, with a host that offers it and two others."""
     async with (
         running_gateway(**settings) as gateway,
-        httpx.AsyncClient(base_url=gateway.url, timeout=30) as http,
+        httpx.AsyncClient(base_url=gateway.url, timeout=PATIENCE_S) as http,
     ):
         gateway.fleet.offered[:] = [
             state_of("demo", "ready", pinned=True),
@@ -67,10 +69,10 @@ async def test_without_hosts_nothing_is_added() -> None:
 
 
 async def test_questions_about_tokens_do_not_wait_for_a_model_that_is_asleep() -> None:
-    async with hosting(wait_s=10.0) as (_, _, http):
+    async with hosting(wait_s=2 * PATIENCE_S) as (_, _, http):
         body: dict[str, Any] = {"model": "second", "prompt": "Hello"}
         counted = {"model": "second", "messages": [{"role": "user", "content": "Hello"}]}
-        async with asyncio.timeout(5.0):
+        async with asyncio.timeout(PATIENCE_S):
             for path, asked in (("/tokenize", body), ("/v1/messages/count_tokens", counted)):
                 answer = await http.post(path, json=asked)
                 assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "waking"), path
@@ -235,10 +237,13 @@ async def test_a_model_is_added_to_the_hosts_that_have_it() -> None:
         )
 
 
-async def test_a_host_that_is_silent_does_not_keep_a_model_from_being_added() -> None:
+async def test_a_host_that_is_silent_does_not_keep_a_model_from_being_added(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(models_client, "HOST_S", 10 * PATIENCE_S)
     async with hosting() as (gateway, _, http):
         gateway.fleet.hosts[:] = ["h1", "frozen"]
-        async with asyncio.timeout(4.0):
+        async with asyncio.timeout(PATIENCE_S):
             added = await http.put(f"{MANAGE}/small", json={"source": "demo"})
         assert (added.status_code, added.json()["host"]) == (202, "h1")
 

@@ -64,9 +64,11 @@ async def whole_answer(fleet: Fleet, text: str) -> str:
     return content
 
 
-def chat(browser: Browser, fleet: Fleet, theme: str = "light") -> AbstractAsyncContextManager[OpenPage]:
+def chat(
+    browser: Browser, fleet: Fleet, theme: str = "light", script: str = ""
+) -> AbstractAsyncContextManager[OpenPage]:
     url = fleet.gateways[0] + "/"
-    return open_page(browser, url, key=KEY, settings=SETTINGS, theme=theme, script=COUNT_FRAMES)
+    return open_page(browser, url, key=KEY, settings=SETTINGS, theme=theme, script=script)
 
 
 async def words(opened: OpenPage) -> list[str]:
@@ -80,7 +82,7 @@ async def test_an_answer_is_shown_as_it_comes_and_goes_on_after_a_reload(
     browser: Browser, fleet: Fleet
 ) -> None:
     expected = (await whole_answer(fleet, "Tell me all.")).split()
-    async with chat(browser, fleet) as opened:
+    async with chat(browser, fleet, script=COUNT_FRAMES) as opened:
         page = opened.page
         await page.wait_for_selector("#model option", state="attached")
         await opened.say("Tell me all.")

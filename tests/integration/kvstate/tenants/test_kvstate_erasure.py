@@ -29,7 +29,7 @@ from shared.messages import (
     TenantErased,
 )
 from tests.kits.kvstate.service import chain, held, own_redis, record, running, value, write
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 
 @pytest.fixture
@@ -46,16 +46,16 @@ async def kvstate(nats_url: str, store: tuple[str, aioredis.Redis]) -> AsyncIter
 
 async def fill(bus: NatsBus, redis: aioredis.Redis, tenant: str, count: int) -> list[bytes]:
     """Stores that many sessions with four blocks each, and as many responses; returns all blocks."""
-    responses = ResponsesClient(bus, owner="a", timeout_s=5.0, lease_ms=15_000)
+    responses = ResponsesClient(bus, owner="a", timeout_s=PATIENCE_S, lease_ms=15_000)
     all_names: list[bytes] = []
     for number in range(count):
         names = chain(4)
         await write(redis, names)
         all_names += names
         commit = SessionCommit(records=[record(tenant, f"s{number}")])
-        await call(bus, subjects.SESSION_COMMIT, commit, SessionCommitted, timeout_s=5.0)
+        await call(bus, subjects.SESSION_COMMIT, commit, SessionCommitted, timeout_s=PATIENCE_S)
         blocks = BlocksCommit(group="g1", held=[held(tenant, f"s{number}", names)])
-        done = await call(bus, subjects.BLOCKS_COMMIT, blocks, BlocksCommitted, timeout_s=5.0)
+        done = await call(bus, subjects.BLOCKS_COMMIT, blocks, BlocksCommitted, timeout_s=PATIENCE_S)
         assert done.stored == 4
         response = ResponseRecord(response_id=f"r{number}", tenant=tenant, model="m", input_items="[]")
         assert await responses.put(response, is_new=True)
@@ -64,12 +64,12 @@ async def fill(bus: NatsBus, redis: aioredis.Redis, tenant: str, count: int) -> 
 
 async def erase(bus: NatsBus, tenant: str, for_ms: int = 5000) -> TenantErased:
     asked = TenantErase(tenant=tenant, for_ms=for_ms)
-    return await call(bus, subjects.TENANT_ERASE, asked, TenantErased, timeout_s=20.0)
+    return await call(bus, subjects.TENANT_ERASE, asked, TenantErased, timeout_s=PATIENCE_S)
 
 
 async def found(bus: NatsBus, names: list[bytes]) -> int:
     asked = BlocksFind(names=b"".join(names[:4]), lease_ms=0)
-    return (await call(bus, subjects.BLOCKS_FIND, asked, BlocksFound, timeout_s=5.0)).count
+    return (await call(bus, subjects.BLOCKS_FIND, asked, BlocksFound, timeout_s=PATIENCE_S)).count
 
 
 async def test_a_tenant_is_erased_and_another_one_is_not(
@@ -85,7 +85,9 @@ async def test_a_tenant_is_erased_and_another_one_is_not(
 
     done = await erase(nats_bus, "acme")
     assert (done.sessions, done.responses, done.left) == (70, 70, False)
-    page = await call(nats_bus, subjects.SESSION_LIST, SessionList(tenant="acme"), SessionPage, timeout_s=5.0)
+    page = await call(
+        nats_bus, subjects.SESSION_LIST, SessionList(tenant="acme"), SessionPage, timeout_s=PATIENCE_S
+    )
     assert page.sessions == []
     with pytest.raises(SessionNotFound):
         await call(
@@ -93,10 +95,10 @@ async def test_a_tenant_is_erased_and_another_one_is_not(
             subjects.SESSION_GET,
             SessionGet(tenant="acme", session_id="s1"),
             SessionFound,
-            timeout_s=5.0,
+            timeout_s=PATIENCE_S,
         )
     with pytest.raises(ResponseNotFound):
-        await ResponsesClient(nats_bus, owner="a", timeout_s=5.0, lease_ms=1000).get("acme", "r1")
+        await ResponsesClient(nats_bus, owner="a", timeout_s=PATIENCE_S, lease_ms=1000).get("acme", "r1")
     assert await found(nats_bus, theirs) == 0
     assert value(kvstate, "blocks_evicted_total", reason="session_deleted") + value(
         kvstate, "blocks_evicted_total", reason="tenant_erased"
@@ -107,7 +109,7 @@ async def test_a_tenant_is_erased_and_another_one_is_not(
         subjects.SESSION_COMMIT,
         SessionCommit(records=[record("acme", "s1", version=2)]),
         SessionCommitted,
-        timeout_s=5.0,
+        timeout_s=PATIENCE_S,
     )
     assert stale.deleted == [0], "a leader that still has the session cannot store it again"
     left = [key.decode() async for key in redis.scan_iter("*acme*")]
@@ -115,7 +117,7 @@ async def test_a_tenant_is_erased_and_another_one_is_not(
 
     assert await found(nats_bus, others) == 4
     listed = await call(
-        nats_bus, subjects.SESSION_LIST, SessionList(tenant="other"), SessionPage, timeout_s=5.0
+        nats_bus, subjects.SESSION_LIST, SessionList(tenant="other"), SessionPage, timeout_s=PATIENCE_S
     )
     assert len(listed.sessions) == 3
     assert await erase(nats_bus, "acme") == TenantErased()
@@ -137,9 +139,9 @@ async def test_blocks_that_a_group_reads_are_left_until_it_has_them(
     names = chain(4)
     await write(store[1], names)
     commit = BlocksCommit(group="g1", held=[held("acme", "", names)])
-    await call(nats_bus, subjects.BLOCKS_COMMIT, commit, BlocksCommitted, timeout_s=5.0)
+    await call(nats_bus, subjects.BLOCKS_COMMIT, commit, BlocksCommitted, timeout_s=PATIENCE_S)
     find = BlocksFind(names=b"".join(names), lease_ms=1500)
-    assert (await call(nats_bus, subjects.BLOCKS_FIND, find, BlocksFound, timeout_s=5.0)).count == 4
+    assert (await call(nats_bus, subjects.BLOCKS_FIND, find, BlocksFound, timeout_s=PATIENCE_S)).count == 4
     assert (await erase(nats_bus, "acme", for_ms=0)).left
 
     async def erased() -> bool:

@@ -110,7 +110,7 @@ async def test_ends_in_the_order_of_the_phases(bench: Bench) -> None:
     stack = bench.stack(
         bench.spec("last", phase=2), bench.spec("first", phase=0), bench.spec("middle", phase=1)
     )
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     assert sorted(bench.notes.readies) == ["first", "last", "middle"]
     stack.request_stop()
     await stack.supervise()
@@ -120,7 +120,7 @@ async def test_ends_in_the_order_of_the_phases(bench: Bench) -> None:
 
 async def test_what_does_not_end_in_time_is_killed(bench: Bench) -> None:
     stack = bench.stack(bench.spec("stubborn", STUBBORN, grace_s=0.3))
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     pid = bench.pid("stubborn")
     await stack.close()
     assert start_time(pid) is None
@@ -129,7 +129,7 @@ async def test_what_does_not_end_in_time_is_killed(bench: Bench) -> None:
 
 async def test_a_second_stop_does_not_wait(bench: Bench) -> None:
     stack = bench.stack(bench.spec("stubborn", STUBBORN, grace_s=30.0))
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     stack.request_stop()
     closing = asyncio.create_task(stack.close())
     await asyncio.sleep(0.1)
@@ -142,7 +142,7 @@ async def test_a_second_stop_does_not_wait(bench: Bench) -> None:
 
 async def test_a_dead_service_is_started_again(bench: Bench) -> None:
     stack = bench.stack(bench.spec("service"))
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     old = bench.pid("service")
     os.kill(old, signal.SIGKILL)
     await until(lambda: bench.pid("service") != old and len(bench.notes.texts) == 2)
@@ -176,7 +176,7 @@ async def test_a_service_that_is_killed_while_it_starts_is_started_again(
 async def test_what_a_dead_service_left_is_killed(bench: Bench, tmp_path: Path) -> None:
     note = tmp_path / "grandchild"
     stack = bench.stack(bench.spec("parent", f"sleep 60 & echo $! > {note}; wait"))
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     await until(lambda: note.exists() and note.read_text().strip() != "")
     grandchild = psutil.Process(int(note.read_text()))
     os.kill(bench.pid("parent"), signal.SIGKILL)
@@ -262,7 +262,7 @@ def test_exit_codes_in_words() -> None:
 
 async def test_a_service_is_added_and_ended_while_the_others_run(bench: Bench) -> None:
     stack, gone, asked = bench.stack(bench.spec("a")), list[str](), list[str]()
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     stack.add(bench.spec("b"), noting(gone))
     await until(lambda: stack.ready_at("b") is not None)
     assert psutil.pid_exists(stack.pid("b"))
@@ -284,7 +284,7 @@ async def test_a_service_is_added_and_ended_while_the_others_run(bench: Bench) -
 
 async def test_a_service_that_cannot_be_asked_or_does_not_end_gets_signals(bench: Bench) -> None:
     stack, gone = bench.stack(bench.spec("a")), list[str]()
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
 
     async def deaf() -> bool:
         return False
@@ -301,20 +301,20 @@ async def test_a_service_that_cannot_be_asked_or_does_not_end_gets_signals(bench
 
 async def test_a_service_that_may_go_ends_alone_when_it_cannot_be_kept(bench: Bench) -> None:
     stack, gone = bench.stack(bench.spec("a")), list[str]()
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     stack.add(bench.spec("b", "exit 2"), noting(gone))
     await until(lambda: bool(gone))
     assert "2: b ended (exit code 2)" in gone[0]
     assert gone[0].endswith(f"its log is {bench.state_dir.log('b')}")
     assert stack.pid("a")
     stack.request_stop()
-    await asyncio.wait_for(stack.supervise(), 2)  # which raises if the stack has failed
+    await asyncio.wait_for(stack.supervise(), PATIENCE_S)  # which raises if the stack has failed
 
 
 async def test_a_service_that_cannot_start_is_quoted(bench: Bench) -> None:
     """What an earlier process of the same name has said does not count."""
     stack, gone = bench.stack(bench.spec("a")), list[str]()
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     says = 'echo "{\\"event\\": 1}"; echo "worker cannot start: the file x is gone"; echo "{}"; exit 2'
     stack.add(bench.spec("b", says), noting(gone))
     await until(lambda: bool(gone))
@@ -328,7 +328,7 @@ async def test_a_service_that_cannot_start_is_quoted(bench: Bench) -> None:
 
 async def test_a_service_ends_between_two_of_its_starts(bench: Bench) -> None:
     stack, gone = bench.stack(bench.spec("a")), list[str]()
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     stack.add(bench.spec("b", "touch {ready}; exit 1"), noting(gone))
     await until(lambda: any("b died" in text for text in bench.notes.texts))
 
@@ -341,7 +341,7 @@ async def test_a_service_ends_between_two_of_its_starts(bench: Bench) -> None:
 
 async def test_a_service_that_cannot_be_started_is_said(bench: Bench) -> None:
     stack, gone = bench.stack(bench.spec("a")), list[str]()
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     stop_s = bench.state_dir.read().stop_s  # type: ignore[union-attr]
     (bench.state_dir.logs / "b.log").mkdir()
     stack.add(bench.spec("b", phase=1), noting(gone))
@@ -357,7 +357,7 @@ async def test_a_service_that_is_ended_while_it_is_forked_leaves_no_process(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stack, gone = bench.stack(bench.spec("a")), list[str]()
-    assert await stack.start(timeout_s=5)
+    assert await stack.start(timeout_s=PATIENCE_S)
     started = ServiceProcess.start
 
     async def start_late(process: ServiceProcess) -> None:

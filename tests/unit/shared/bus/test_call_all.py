@@ -10,6 +10,7 @@ from shared.bus.endpoint import Endpoint
 from shared.errors import InvalidRequest, RyzError
 from shared.messages import ModelManaged, PutModel
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 
 SUBJECT = "test.all"
 
@@ -29,7 +30,9 @@ async def answer_as(bus: MemoryBus, host: str, *, after_s: float = 0.0, refused:
     await bus.subscribe(SUBJECT, handler, max_concurrent=4)
 
 
-async def ask(bus: MemoryBus, expected: int, timeout_s: float = 5.0, more_s: float = 5.0) -> list[str]:
+async def ask(
+    bus: MemoryBus, expected: int, timeout_s: float = 10 * PATIENCE_S, more_s: float = 10 * PATIENCE_S
+) -> list[str]:
     """Who has answered, and with which refusal."""
     replies = await call_all(
         bus, SUBJECT, PutModel(entry="{}"), ModelManaged,
@@ -42,14 +45,14 @@ async def test_all_answer_and_errors_are_answers(memory_bus: MemoryBus) -> None:
     await answer_as(memory_bus, "late", after_s=0.05)
     await answer_as(memory_bus, "never", after_s=0.02, refused="it is not here")
     await answer_as(memory_bus, "soon")
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(PATIENCE_S):
         assert await ask(memory_bus, 3) == ["soon", "it is not here", "late"]
 
 
 async def test_those_that_stay_silent_are_waited_for_a_while(memory_bus: MemoryBus) -> None:
     await answer_as(memory_bus, "soon")
     await answer_as(memory_bus, "")
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(PATIENCE_S):
         assert await ask(memory_bus, 2, more_s=0.1) == ["soon"]
         assert await ask(memory_bus, 1) == ["soon"]
 
@@ -58,5 +61,5 @@ async def test_none_answers_or_none_listens(memory_bus: MemoryBus) -> None:
     with pytest.raises(NoResponders):
         await ask(memory_bus, 1)
     await answer_as(memory_bus, "")
-    async with asyncio.timeout(2.0):
+    async with asyncio.timeout(PATIENCE_S):
         assert await ask(memory_bus, 1, timeout_s=0.1) == []

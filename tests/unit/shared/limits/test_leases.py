@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shared.messages import Limits, TenantRecord
+from tests.kits.chaos.scale import scaled
 from tests.kits.tenants.limit_simulation import SimulatedHolder, World
 
 MINUTE = 1_789_999_980.0  # a minute begins
@@ -50,6 +51,37 @@ def test_holders_never_answer_more_than_the_limit(steps: list[tuple[int, str, in
         else:
             world.wall_s += count / 10
         assert all(number <= limit for number in answered.values()), answered
+
+
+@pytest.mark.parametrize("clock_ahead_s", [0, 3600])
+def test_units_taken_alone_while_the_store_was_asked_are_among_those_it_gives(clock_ahead_s: int) -> None:
+    world = World(MINUTE + 20.0)
+    holder = SimulatedHolder(world, "a", tenant(requests_per_minute=30))
+    (lease,) = holder.book.party("t", "", world.wall_s).leases
+    waiting = [[(lease, 1)]] * 9
+    report = holder.book.report(waiting, world.wall_s)
+    assert report is not None
+    answer = world.lease(report.message)
+    lease.take_local(world.wall_s, int(world.wall_s + clock_ahead_s) * 1000, holders=1)
+    assert [holder.book.take(needs, world.wall_s) for needs in waiting] == [None] * 9
+    holder.book.accept(report, answer)
+    assert sum(holder.request() is None for _ in range(60)) == 30 - 9
+    assert world.store.total("t::requests:minute", int(MINUTE * 1000)) == 30
+
+
+def test_units_given_back_to_a_store_that_is_away_are_taken_again() -> None:
+    world = World(MINUTE + 20.0)
+    holder = SimulatedHolder(world, "a", tenant(requests_per_minute=1000))
+    assert holder.request() is None
+    (lease,) = holder.book.party("t", "", world.wall_s).leases
+    answered = 0
+    for _ in range(60):
+        if lease.held < 1:
+            lease.take_local(world.wall_s, int(world.wall_s * 1000), holders=1)
+        answered += holder.book.take([(lease, 1)], world.wall_s) is None
+        world.wall_s += 0.5
+        holder.book.report([], world.wall_s)  # it is not answered
+    assert answered == 60
 
 
 @pytest.mark.parametrize("limit", [60, 1000, 50_000])
@@ -121,10 +153,11 @@ def test_tokens_that_were_used_beyond_the_estimate_are_a_debt_of_the_window() ->
 
 @pytest.mark.parametrize(
     ("zone", "month", "days"),
-    [
-        ("Europe/Oslo", "2026-03", 31), ("Europe/Oslo", "2026-10", 31),
+    # windows of other zones and changes of summer time: `test_windows.py`
+    [("Europe/Oslo", "2026-03", 31), *scaled([], [
+        ("Europe/Oslo", "2026-10", 31),
         ("America/New_York", "2026-03", 31), ("America/New_York", "2026-11", 30),
-    ],
+    ])],
 )  # fmt: skip
 def test_a_month_of_traffic_ends_each_budget_where_it_should(zone: str, month: str, days: int) -> None:
     first = datetime.fromisoformat(f"{month}-01T00:00").replace(tzinfo=ZoneInfo(zone)).timestamp()

@@ -10,7 +10,7 @@ from shared.usage import ledger as module
 from shared.usage.ledger import UsageLedger
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.tenants.ledger import MemoryLedger
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 
 def record(name: str) -> UsageRecord:
@@ -107,6 +107,6 @@ async def test_without_a_ledger_the_end_does_not_wait(memory_bus: MemoryBus) -> 
     ledger = UsageLedger(memory_bus)
     await ledger.start()
     ledger.put(record("a"))
-    async with asyncio.timeout(5.0):
-        await ledger.close(timeout_s=1000.0)
+    async with asyncio.timeout(PATIENCE_S):
+        await ledger.close(timeout_s=10 * PATIENCE_S)
     assert ledger.num_waiting == 1

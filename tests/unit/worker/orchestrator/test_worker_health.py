@@ -148,6 +148,20 @@ def test_ranks_that_are_through_are_not_to_blame_for_an_answer_that_is_on_its_wa
     assert failure.rank == 1
 
 
+def test_a_rank_that_was_stopped_between_its_step_and_the_result_is_hung() -> None:
+    world = World()
+    for rank in range(2):
+        world.count(rank, beats=9, begun=1, done=1)
+    world.ranks[1].state = "T"  # it sends no result
+    assert world.wait(50) is None
+    world.ranks[0].state = "T"
+    failure = world.wait(5)
+    assert failure is not None
+    assert (failure.kind, failure.rank) == ("rank_hung", 0)
+    assert failure.reason.startswith("rank 0 (pid 1000) made no progress in step 7 for 1.")
+    assert failure.reason.endswith("; it is stopped by a signal")
+
+
 def test_a_rank_that_gets_no_core_is_not_hung_until_the_limit_has_passed_many_times() -> None:
     world = World()
     world.ranks[1].state, world.ranks[1].share = "R", 0.0
