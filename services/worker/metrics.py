@@ -141,7 +141,6 @@ class WorkerMetrics:
         )
         self.kv_fetched_blocks = counter("kv_fetched_blocks", "KV blocks fetched from the store.")
         self.kv_fetched_bytes = counter("kv_fetched_bytes", "Bytes of them, as they were stored.")
-        self.kv_events = counter("kv_events", "Events about the KV cache that were published for followers.")
         self.kv_host_blocks = counter("kv_host_blocks", "Those that came from the memory of the host.")
         self.kv_host_lookups = counter(
             "kv_host_lookups", "Prompts that the memory of the host had, so that the store was not asked."

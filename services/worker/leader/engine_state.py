@@ -101,7 +101,7 @@ class EngineState:
         self._watchers: list[Callable[[], None]] = []
 
     def watch_starts(self, watcher: Callable[[], None]) -> None:
-        """Calls `watcher` after each start of the engine, and after each end of one: the cache is empty then."""
+        """Calls `watcher` after each start and each end of the engine: its cache is empty then."""
         self._watchers.append(watcher)
 
     def begin_start(self, info: EngineInfo) -> Scheduler:

@@ -107,6 +107,11 @@ class BlockManager:
         """Returns the names for which `is_cached` is true."""
         return list(self._pool.by_name)
 
+    @property
+    def num_names(self) -> int:
+        """How many these are."""
+        return len(self._pool.by_name)
+
     def record_changes(self, changes: BlockChanges | None) -> None:
         """Records in `changes` which names come and go from now on; None ends it."""
         self._pool.changes = changes

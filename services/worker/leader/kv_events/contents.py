@@ -29,6 +29,10 @@ class KVContents(Protocol):
         """Returns the names of all blocks in it; the state after the last change."""
         ...
 
+    def num_names(self) -> int:
+        """Returns how many these are."""
+        ...
+
     def record(self, changes: BlockChanges | None) -> None:
         """Records in `changes` what comes and goes from now on, until the next reset; None ends it."""
         ...
@@ -53,6 +57,11 @@ class EngineContents:
         """Returns the names of all blocks in it."""
         scheduler = self._engine.scheduler
         return [] if scheduler is None else scheduler.blocks.cached_names()
+
+    def num_names(self) -> int:
+        """Returns how many these are."""
+        scheduler = self._engine.scheduler
+        return 0 if scheduler is None else scheduler.blocks.num_names
 
     def record(self, changes: BlockChanges | None) -> None:
         """Records in `changes` what comes and goes from now on; None ends it."""

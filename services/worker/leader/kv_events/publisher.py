@@ -1,7 +1,7 @@
 """Publishes KV events while a follower wants them, and answers followers.
 
-A call of a follower starts a lease. Without one, nothing is recorded, and nothing is sent but the announcement
-of each epoch, so that no follower takes a restart for the cache that it knew.
+A call of a follower starts a lease. Without one, nothing is recorded, and nothing is sent but announcements of
+epochs, so that no follower takes a restart for the cache that it knew.
 """
 
 import asyncio
@@ -45,7 +45,6 @@ class KVEventPublisher:
         self._model = context.model
         self._bus = context.bus
         self._clock = context.clock
-        self._metrics = context.metrics
         self._contents = contents
         most = context.bus.max_payload // MOST_OF_PAYLOAD // NAME_BYTES
         self._log = KVEventLog(context.group, context.instance_id, min(MAX_NAMES, max(LEAST_NAMES, most)))
@@ -64,7 +63,7 @@ class KVEventPublisher:
             epoch=self._log.epoch,
             seq=self._log.seq,
             lease_ms=round(LEASE_S * 1000),
-            held=len(self._contents.names()),
+            held=self._contents.num_names(),
             block_tokens=naming.block_tokens,
             fingerprint=naming.fingerprint,
             kv_format=naming.kv_format,
@@ -129,7 +128,6 @@ class KVEventPublisher:
             self._timer = None
         if self._changes is not None:
             for events in self._log.append(self._changes.take()):
-                self._metrics.kv_events.inc()
                 self._publish(events)
 
     def _publish(self, events: KVEvents) -> None:
