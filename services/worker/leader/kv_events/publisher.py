@@ -1,7 +1,7 @@
 """Publishes KV events while a follower wants them, and answers followers.
 
-A call of a follower starts a lease. Without one, nothing is recorded, and nothing is sent but announcements of
-epochs, so that no follower takes a restart for the cache that it knew.
+A call of a follower starts a lease. Without one, nothing is recorded, and only announcements of epochs are
+sent, so that no follower takes a restart for the cache that it knew.
 """
 
 import asyncio
