@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stream_pace import StreamPace
+from services.worker.domain.kv_events.contents import KVContents
 from services.worker.forking.early_fork import EarlyFork
 from services.worker.leader.adapters.calls import AdapterCalls, Inspect
 from services.worker.leader.adapters.loads import AdapterLoads
@@ -45,7 +46,7 @@ from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.sequence_builder import SequenceBuilder
 from services.worker.leader.intake.waiting_slots import WaitingSlots
-from services.worker.leader.kv_events.contents import EngineContents, KVContents
+from services.worker.leader.kv_events.engine_contents import EngineContents
 from services.worker.leader.kv_events.publisher import KVEventPublisher
 from services.worker.leader.kv_room import KVRoom
 from services.worker.leader.kv_tier.block_ownership import BlockIndex

@@ -9,9 +9,9 @@ import asyncio
 import structlog
 
 from services.worker.domain.blocks.changes import BlockChanges
+from services.worker.domain.kv_events.contents import KVContents
 from services.worker.domain.kv_events.event_log import KVEventLog
 from services.worker.leader.context import LeaderContext
-from services.worker.leader.kv_events.contents import KVContents
 from shared import codec, subjects
 from shared.errors import RyzError
 from shared.kv_hash import NAME_BYTES
@@ -28,7 +28,7 @@ from shared.messages.kv.blocks import MAX_NAMES
 
 log = structlog.get_logger(__name__)
 LEASE_S = 30.0
-GATHER_S = 0.01  # for which changes are gathered into one event
+GATHER_S = 0.01
 MOST_OF_PAYLOAD = 2  # names take this part of the largest message at most
 LEAST_NAMES = 64
 
@@ -38,14 +38,16 @@ class KVEventPublisher:
 
     Args:
         contents: The cache.
+        gather_s: For which changes are gathered into one event.
     """
 
-    def __init__(self, context: LeaderContext, contents: KVContents) -> None:
+    def __init__(self, context: LeaderContext, contents: KVContents, gather_s: float = GATHER_S) -> None:
         self._group = context.group
         self._model = context.model
         self._bus = context.bus
         self._clock = context.clock
         self._contents = contents
+        self._gather_s = gather_s
         most = context.bus.max_payload // MOST_OF_PAYLOAD // NAME_BYTES
         self._log = KVEventLog(context.group, context.instance_id, min(MAX_NAMES, max(LEAST_NAMES, most)))
         self._changes: BlockChanges | None = None  # while there is a lease
@@ -120,7 +122,7 @@ class KVEventPublisher:
 
     def _flush_soon(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self._flush)
+            self._timer = asyncio.get_running_loop().call_later(self._gather_s, self._flush)
 
     def _flush(self) -> None:
         if self._timer is not None:
