@@ -28,7 +28,7 @@ from shared.messages.kv.blocks import MAX_NAMES
 
 log = structlog.get_logger(__name__)
 LEASE_S = 30.0
-GATHER_S = 0.01
+GATHER_S = 0.01  # for which changes are gathered into one event
 MOST_OF_PAYLOAD = 2  # names take this part of the largest message at most
 LEAST_NAMES = 64
 
@@ -38,16 +38,14 @@ class KVEventPublisher:
 
     Args:
         contents: The cache.
-        gather_s: For which changes are gathered into one event.
     """
 
-    def __init__(self, context: LeaderContext, contents: KVContents, gather_s: float = GATHER_S) -> None:
+    def __init__(self, context: LeaderContext, contents: KVContents) -> None:
         self._group = context.group
         self._model = context.model
         self._bus = context.bus
         self._clock = context.clock
         self._contents = contents
-        self._gather_s = gather_s
         most = context.bus.max_payload // MOST_OF_PAYLOAD // NAME_BYTES
         self._log = KVEventLog(context.group, context.instance_id, min(MAX_NAMES, max(LEAST_NAMES, most)))
         self._changes: BlockChanges | None = None  # while there is a lease
@@ -85,6 +83,15 @@ class KVEventPublisher:
             return self._log.snapshot_page(asked.snapshot, asked.offset, now)
         return self._log.young_snapshot(now) or self._log.begin_snapshot(self._contents.names(), now)
 
+    def flush(self) -> None:
+        """Publishes what was gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._changes is not None:
+            for events in self._log.append(self._changes.take()):
+                self._publish(events)
+
     def keep_house(self) -> None:
         """Ends a lease that is over, and drops snapshots that are not read; call it now and then."""
         now = self._clock()
@@ -92,7 +99,7 @@ class KVEventPublisher:
         if self._changes is not None and now > self._lease_until:
             self._changes = None
             self._contents.record(None)
-            self._log.begin_epoch()  # what happens from now on is in no event
+            self._publish(self._log.begin_epoch())  # what happens from now on is in no event
 
     def close(self) -> None:
         """Ends everything."""
@@ -107,7 +114,7 @@ class KVEventPublisher:
             self._log.begin_epoch()
             self._begin_recording()
         else:
-            self._flush()  # what is answered is the state now
+            self.flush()  # what is answered is the state now
 
     def _begin_recording(self) -> None:
         self._changes = BlockChanges(self._flush_soon)
@@ -122,15 +129,7 @@ class KVEventPublisher:
 
     def _flush_soon(self) -> None:
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(self._gather_s, self._flush)
-
-    def _flush(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._changes is not None:
-            for events in self._log.append(self._changes.take()):
-                self._publish(events)
+            self._timer = asyncio.get_running_loop().call_later(GATHER_S, self.flush)
 
     def _publish(self, events: KVEvents) -> None:
         """Sends an event. One that cannot be sent is missed by followers, who ask for it."""
