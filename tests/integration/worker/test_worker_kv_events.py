@@ -65,10 +65,8 @@ async def following(bus: NatsBus) -> AsyncIterator[KVEventFollower]:
 
 async def test_evictions_are_followed(nats_bus: NatsBus) -> None:
     chance = random.Random(3)
-    async with (
-        Kit(nats_bus, null_engine(blocks=EVICTING, context=256)) as kit,
-        following(nats_bus) as follower,
-    ):
+    kit = Kit(nats_bus, null_engine(blocks=EVICTING, context=256))
+    async with kit, following(nats_bus) as follower:
         for number in range(30):
             await run(kit, f"r{number}", chance.randrange(12))
             if number % 5 == 4:
