@@ -1,7 +1,8 @@
 """Follows the KV events of all groups on the bus: keeps the lease, and asks for what was missed."""
 
 import asyncio
-from contextlib import suppress
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
 
 import structlog
 
@@ -9,6 +10,7 @@ from shared import subjects
 from shared.bus.api import Bus, Message, Subscription
 from shared.bus.call_all import call_all
 from shared.bus.endpoint import call
+from shared.client.connected_bus import connected_bus
 from shared.client.kv_events.group_view import Wanted
 from shared.client.kv_events.index import KVEventIndex
 from shared.codec import decode
@@ -47,6 +49,24 @@ class KVEventFollower:
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._subscription: Subscription | None = None
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls, url: str = "", *, connect_wait_s: float = 10.0
+    ) -> AsyncIterator["KVEventFollower"]:
+        """Yields a follower with a connection of its own.
+
+        Args:
+            url: Of the broker, with user and password; empty: `RYZ_NATS_URL`.
+            connect_wait_s: How long to wait for the broker.
+        """
+        wait_s = connect_wait_s
+        async with (
+            connected_bus(url, "", name="kv-events", connect_wait_s=wait_s) as (bus, _),
+            cls(bus) as one,
+        ):
+            yield one
 
     async def __aenter__(self) -> "KVEventFollower":
         self._subscription = await self._bus.subscribe(subjects.KV_EVENTS_ALL, self._take_events)
