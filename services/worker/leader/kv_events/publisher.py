@@ -102,9 +102,10 @@ class KVEventPublisher:
             self._publish(self._log.begin_epoch())  # what happens from now on is in no event
 
     def close(self) -> None:
-        """Ends everything."""
+        """Ends everything, and says so: the cache is gone with the leader."""
         self._contents.record(None)
         self._changes = None
+        self._publish(self._log.begin_epoch())
         if self._timer is not None:
             self._timer.cancel()
 
