@@ -138,9 +138,9 @@ async def test_the_user_for_routers_of_others_may_follow(tmp_path: Path) -> None
     server = GuardedNats(tmp_path)
     server.start()
     try:
-        buses = [await NatsBus.connect(server.url(user), name=user) for user in ("worker", "indexer")]
-        contents = SetContents()
-        async with Kit(buses[0], kv_contents=contents) as kit, following(buses[1]) as follower:
+        bus = await NatsBus.connect(server.url("worker"), name="worker")
+        kit = Kit(bus, kv_contents=(contents := SetContents()))
+        async with kit, KVEventFollower.connect(server.url("indexer")) as follower:
             contents.reset()
             for number in range(5000):
                 contents.store(block(number))
@@ -148,8 +148,7 @@ async def test_the_user_for_routers_of_others_may_follow(tmp_path: Path) -> None
             assert follower.index.names(kit.group) == contents.blocks
             contents.remove(block(7))
             await until(lambda: block(7) not in follower.index.names(kit.group))
-        for bus in buses:
-            await bus.close()
+        await bus.close()
     finally:
         server.stop()
 
