@@ -191,13 +191,11 @@ class World:
     def settle(self) -> int:
         """Delivers everything, late things last; returns how many rounds of calls the follower needed."""
         self.send()
-        late = [*self._flight, *self._answers, *self._questions, *self._answers]
+        events = [partial(self.index.take_events, one) for one in self._flight]
+        late: list[Callable[[], None]] = [*events, *self._answers, *self._questions]
         self.chance.shuffle(late)
-        for one in late:
-            if isinstance(one, KVEvents):
-                self.index.take_events(one)
-            else:
-                one()
+        for arrive in late:
+            arrive()
         self._flight, self._questions, self._answers = [], [], []
         for rounds in range(1, 200):
             self.follow()
@@ -207,8 +205,8 @@ class World:
             self.send()
             for answer in self._answers:
                 answer()
-            for events in self._flight:
-                self.index.take_events(events)
+            for one in self._flight:
+                self.index.take_events(one)
             self._flight, self._questions, self._answers = [], [], []
             if next(self.index.wanted(), None) is None:
                 return rounds

@@ -113,12 +113,11 @@ class VllmKVSubscriber:
         last = self._last
         batches = await self._replay(last or 0)
         if last is not None:
-            first = next(iter(batches or ()), None)
-            if first is not None and first[0] == last and _digest(first[1]) == self._digests[last]:
-                del batches[:1]
+            if batches and batches[0][0] == last and _digest(batches[0][1]) == self._digests[last]:
+                del batches[0]
             else:
-                self._reset("the engine was started anew" if batches is not None else "no replay")
-                batches = await self._replay(0) if batches is not None else batches
+                self._reset("no replay" if batches is None else "the engine was started anew")
+                batches = await self._replay(0) if batches is not None else None
         for seq, payload in batches or ():
             if self._last is not None and seq != self._last + 1:
                 self._reset("a replay has a gap")
