@@ -45,6 +45,14 @@ def root(fingerprint: str, kv_format: str, tenant: str) -> bytes:
     return digest.digest()
 
 
+def weights_fingerprint(base: str, adapter: str) -> str:
+    """Returns the name of the weights that a base and an adapter are together; `adapter` empty: the base.
+
+    Keys and values depend on both, and so does each token that follows.
+    """
+    return f"{base}+{adapter}" if adapter else base
+
+
 def split(names: bytes) -> list[bytes]:
     """Returns names that were packed one after another, without an incomplete one at the end."""
     return [names[at : at + NAME_BYTES] for at in range(0, len(names) - NAME_BYTES + 1, NAME_BYTES)]

@@ -36,6 +36,8 @@ SESSION_PINNED = f"{PREFIX}.session.pinned"
 SESSION_GONE = f"{PREFIX}.session.gone"
 SESSION_ROUTE = f"{PREFIX}.session.route"
 KV_HOLDERS = f"{PREFIX}.kv.holders"
+KV_EVENTS_ALL = f"{PREFIX}.kv.events.*"
+KV_FOLLOW = f"{PREFIX}.kv.follow"
 GROUP_DOWN = f"{PREFIX}.group.down"
 ROUTER_ALIVE = f"{PREFIX}.router.alive"
 HOST_REPORT = f"{PREFIX}.host.report"
@@ -205,6 +207,21 @@ def delivered(group: str) -> str:
 def peer(group: str) -> str:
     """Returns the subject on which a leader is asked for a session's record while the store is away."""
     return f"{PREFIX}.session.peer.{token(group)}"
+
+
+def kv_events(group: str) -> str:
+    """Returns the subject on which a leader publishes its `KVEvents`."""
+    return f"{PREFIX}.kv.events.{token(group)}"
+
+
+def kv_replay(group: str) -> str:
+    """Returns the subject for `KVReplay` to a group's leader."""
+    return f"{PREFIX}.kv.replay.{token(group)}"
+
+
+def kv_snapshot(group: str) -> str:
+    """Returns the subject for `KVSnapshotQuery` to a group's leader."""
+    return f"{PREFIX}.kv.snapshot.{token(group)}"
 
 
 def warm(group: str) -> str:

@@ -58,6 +58,7 @@ def _member(subject: str, queue: str) -> str:
 
 
 WORK, CANCEL, RESEND = _all(subjects.work("_")), _all(subjects.cancel("_")), _all(subjects.resend("_"))
+KV_REPLAY, KV_SNAPSHOT = _all(subjects.kv_replay("_")), _all(subjects.kv_snapshot("_"))
 PEER, WARM, DRAIN = _all(subjects.peer("_")), _all(subjects.warm("_")), _all(subjects.drain("_"))
 CLAIM, DELIVERED = _all(subjects.claim("_")), _all(subjects.delivered("_"))
 START_GROUP, STOP_GROUP = _all(subjects.start_group("_")), _all(subjects.stop_group("_"))
@@ -136,7 +137,8 @@ _WORKER = BusAccount(
     "leaders of groups",
     publish=(
         _all(subjects.heartbeat("_")), subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.BLOCKS_FIND,
-        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, PEER, CLAIM, ANY_INBOX, streams.usage("*"),
+        subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, subjects.KV_EVENTS_ALL, PEER, CLAIM, ANY_INBOX,
+        streams.usage("*"),
     ),
     read=(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,
@@ -144,7 +146,7 @@ _WORKER = BusAccount(
         *(_member(subject, subjects.TOKENIZE_QUEUE) for subject in (*TOKENIZE, *TOKENIZE_OUTSIDE)),
         _member(INSPECT_ADAPTER, subjects.TOKENIZE_QUEUE),
         subjects.cancel_all(ANY_CALLER), subjects.ATTACH, DRAIN, LIMIT_KV, PEER, WARM, CLAIM, DELIVERED,
-        subjects.KV_HOLDERS,
+        subjects.KV_HOLDERS, subjects.KV_FOLLOW, KV_REPLAY, KV_SNAPSHOT,
         subjects.SESSION_GONE, subjects.GROUP_DOWN, subjects.STATUS, subjects.EXPLAIN, subjects.PROFILE,
         subjects.SRV_ALL,
     ),
@@ -187,9 +189,15 @@ _HOST = BusAccount(
     read=(START_GROUP, STOP_GROUP, LIMIT_HOSTED_KV, subjects.MANAGE_MODEL, subjects.PUT_MODEL),
     answers=True,
 )  # fmt: skip
+_INDEXER = BusAccount(
+    "indexer",
+    "routers of others, which follow KV events of all tenants",
+    publish=(subjects.KV_FOLLOW, KV_REPLAY, KV_SNAPSHOT),
+    read=(subjects.KV_EVENTS_ALL,),
+)
 OUTSIDE = "outside"  # the user that every deployment has for services outside, and its tenant
 SERVICES: Mapping[str, BusAccount] = {
-    account.user: account for account in (_GATEWAY, _ROUTER, _WORKER, _KVSTATE, _HOST, _CLI)
+    account.user: account for account in (_GATEWAY, _ROUTER, _WORKER, _KVSTATE, _HOST, _CLI, _INDEXER)
 }
 
 

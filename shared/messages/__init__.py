@@ -38,18 +38,6 @@ from shared.messages.batches import (
     FileRead,
     FilesFound,
 )
-from shared.messages.blocks import (
-    BlocksCommit,
-    BlocksCommitted,
-    BlocksFind,
-    BlocksFound,
-    HeldBlocks,
-    HoldersQuery,
-    Holding,
-    KVSource,
-    Warmed,
-    WarmSession,
-)
 from shared.messages.conversation import (
     ChatMessage,
     Role,
@@ -100,6 +88,27 @@ from shared.messages.generate import (
     SamplingDefaults,
     SessionRef,
     Work,
+)
+from shared.messages.kv.blocks import (
+    BlocksCommit,
+    BlocksCommitted,
+    BlocksFind,
+    BlocksFound,
+    HeldBlocks,
+    HoldersQuery,
+    Holding,
+    KVSource,
+    Warmed,
+    WarmSession,
+)
+from shared.messages.kv.events import (
+    KVEvents,
+    KVFollow,
+    KVFollowed,
+    KVReplay,
+    KVReplayed,
+    KVSnapshotPage,
+    KVSnapshotQuery,
 )
 from shared.messages.models import (
     GroupCommanded,
@@ -202,7 +211,8 @@ __all__ = [
     "ExplainQuery", "Explanation", "Failed", "FileBytes", "FileFacts", "FileJoin", "FilePut", "FileQuery",
     "FileRead", "FilesFound", "FinishReason", "FrameBatch", "GenerateRequest", "GroupClaimed",
     "GroupCommanded", "GroupDown", "GroupRecording", "Heartbeat", "HeldBlocks", "HoldersQuery", "Holding",
-    "HostReport", "HostedGroup", "InspectAdapter", "KVLimited", "KVRates", "KVSource", "KeyRecord",
+    "HostReport", "HostedGroup", "InspectAdapter", "KVEvents", "KVFollow", "KVFollowed", "KVLimited",
+    "KVRates", "KVReplay", "KVReplayed", "KVSnapshotPage", "KVSnapshotQuery", "KVSource", "KeyRecord",
     "LeaseClaim", "LeaseHeld", "LeaseLimits", "LeasedLimits", "LimitKV", "LimitLease", "LimitPool",
     "LimitTake", "Limits", "ListModels", "ListedAdapter", "Load", "LoadAdapterCall", "ManageModel",
     "ModelCard", "ModelList", "ModelManaged", "ModelState", "Moment", "OfferedModel", "PinList", "PinPage",

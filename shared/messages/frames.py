@@ -16,8 +16,8 @@ from shared.messages.base import (
     Wire,
     check_depth,
 )
-from shared.messages.blocks import KVSource
 from shared.messages.generate import SamplingDefaults
+from shared.messages.kv.blocks import KVSource
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 TokenBytes = Annotated[

@@ -190,6 +190,7 @@ SUMMARY = m.SessionSummary(
 PINNED = m.Pinned(tenant="acme", session_id="s1", group="g1")
 TURN = m.SessionTurn(tenant="acme", session_id="s1", group="g0", num_tokens=500)
 NAMES = bytes(range(32))
+KV_EVENTS = m.KVEvents(group="g0", epoch="i-1.2", seq=7, removed=NAMES[:16], stored=NAMES)
 HELD = m.HeldBlocks(tenant="acme", names=NAMES, parts=4, session_id="s1", priority=-1)
 KV_RATES = m.KVRates(recompute_tokens_per_s=3600.0, fetch_tokens_per_s=40_000.0, fetch_s=0.002, store=True)
 
@@ -399,6 +400,18 @@ EXAMPLES: list[m.Wire] = [
     m.HoldersQuery(tenant="acme", token_ids=pack_tokens([1, 2]), adapter="0123456789abcdef" * 2),
     m.Holding(
         group="g0", model="demo", num_tokens=100, cached_tokens=96, tensor_parallel=2, kv_format="fp16"
+    ),
+    KV_EVENTS,
+    m.KVFollow(),
+    m.KVFollowed(
+        group="g0", model="demo", epoch="i-1.2", seq=7, lease_ms=30_000, held=2, block_tokens=32,
+        fingerprint="f00d", kv_format="fp16", sharing="all",
+    ),
+    m.KVReplay(epoch="i-1.2", after=6),
+    m.KVReplayed(epoch="i-1.2", seq=7, events=[KV_EVENTS], gone=True),
+    m.KVSnapshotQuery(snapshot="i-1.2/7", offset=2),
+    m.KVSnapshotPage(
+        epoch="i-1.2", seq=7, snapshot="i-1.2/7", offset=2, total=4, names=NAMES, gone=True
     ),
     m.WarmSession(tenant="acme", session_id="s1"),
     LIMITS,

@@ -8,6 +8,7 @@ from shared.client.calls.model_list import list_models
 from shared.client.generation.generation_stream import GenerationStream
 from shared.client.generation.results import Choice, Completion, Embedding
 from shared.client.inference_client import InferenceClient
+from shared.client.kv_events import KVEventFollower, KVEventIndex, block_names
 from shared.client.request_forms import chat_request, text_request, tool
 from shared.client.settings import ClientSettings
 from shared.errors import (
@@ -63,6 +64,8 @@ __all__ = [
     "InferenceClient",
     "Internal",
     "InvalidRequest",
+    "KVEventFollower",
+    "KVEventIndex",
     "ModelCard",
     "ModelNotFound",
     "Overloaded",
@@ -80,6 +83,7 @@ __all__ = [
     "ToolUse",
     "Unavailable",
     "Usage",
+    "block_names",
     "chat_request",
     "list_models",
     "text_request",

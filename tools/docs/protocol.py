@@ -26,7 +26,6 @@ from shared.messages import (
     adapters,
     answer_parts,
     batches,
-    blocks,
     conversation,
     fleet,
     frame_calls,
@@ -40,6 +39,7 @@ from shared.messages import (
     tokenize,
 )
 from shared.messages.frames import Frame
+from shared.messages.kv import blocks, events
 from shared.messages.tenants import accounts, audit, bus_users, erasure, limits, usage
 from tools.docs import protocol_subjects, protocol_text
 
@@ -55,6 +55,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("Tokens of a text", tokenize),
     ("Files and batches", batches),
     ("KV blocks", blocks),
+    ("KV events", events),
     ("Adapters", adapters),
     ("Tenants and keys", accounts),
     ("The log of changes", audit),

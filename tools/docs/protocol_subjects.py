@@ -32,6 +32,7 @@ REPLY_TO = "the request's `reply_to`"
 
 LEADER = "the group's leader"
 AGENT = "the host's agent"
+INDEXERS = "routers of others"
 
 SUBJECTS = [
     SubjectRow(_each(subjects.GENERATE_ALL, "model"), "GenerateRequest", "callers", ROUTERS),
@@ -241,6 +242,17 @@ SUBJECTS = [
     ),
     SubjectRow(
         f"`{subjects.KV_HOLDERS}`", "HoldersQuery, answered by Holding of each", "any user", "all leaders"
+    ),
+    SubjectRow(_each(subjects.KV_EVENTS_ALL, "group"), "KVEvents", LEADER, INDEXERS),
+    SubjectRow(
+        f"`{subjects.KV_FOLLOW}`", "KVFollow, answered by KVFollowed of each", INDEXERS, "all leaders"
+    ),
+    SubjectRow(_each(subjects.kv_replay("_"), "group"), "KVReplay, answered by KVReplayed", INDEXERS, LEADER),
+    SubjectRow(
+        _each(subjects.kv_snapshot("_"), "group"),
+        "KVSnapshotQuery, answered by KVSnapshotPage",
+        INDEXERS,
+        LEADER,
     ),
     SubjectRow(
         _each(subjects.peer("_"), "group"),

@@ -41,7 +41,7 @@ from shared.messages import (
     SessionSummary,
     Wire,
 )
-from shared.messages.blocks import MAX_NAMES
+from shared.messages.kv.blocks import MAX_NAMES
 from shared.messages.sessions import MAX_SESSION_MESSAGES
 
 _NAMED, _QUIET_S = 8, 10.0  # tenants in a log line about quotas, and seconds between two such lines

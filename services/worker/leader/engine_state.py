@@ -11,7 +11,7 @@ import structlog
 
 from services.worker.domain.adapters.pool import AdapterPool
 from services.worker.domain.blocks.manager import BlockManager
-from services.worker.domain.blocks.names import UNNAMED, BlockNames, PrefixSharing, weights_fingerprint
+from services.worker.domain.blocks.names import UNNAMED, BlockNames, PrefixSharing
 from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
@@ -21,6 +21,7 @@ from services.worker.leader.step_log import StepLog
 from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
+from shared.kv_hash import weights_fingerprint
 from shared.messages import Adapter
 
 log = structlog.get_logger(__name__)
@@ -98,6 +99,11 @@ class EngineState:
         self._sharing = sharing
         self._adapter_bytes = adapter_bytes
         self.clock = clock
+        self._watchers: list[Callable[[], None]] = []
+
+    def watch_starts(self, watcher: Callable[[], None]) -> None:
+        """Calls `watcher` after each start and each end of the engine: its cache is empty then."""
+        self._watchers.append(watcher)
 
     def begin_start(self, info: EngineInfo) -> Scheduler:
         """Records a start of the engine; returns the scheduler made for it."""
@@ -138,6 +144,7 @@ class EngineState:
         )
         if info.kv_parts is not None and names.sharing != "off":
             self.kv_scheduler, self.kv_parts = self.scheduler, info.kv_parts.heads
+        self._call_watchers()
         return self.scheduler
 
     def set_kv_limit(self, limit: int, bound: int | None = None) -> int:
@@ -170,7 +177,12 @@ class EngineState:
     def end_start(self) -> Scheduler | None:
         """Records that the engine is down; returns the scheduler that it had."""
         scheduler, self.scheduler, self.kv_scheduler = self.scheduler, None, None
+        self._call_watchers()
         return scheduler
+
+    def _call_watchers(self) -> None:
+        for watcher in self._watchers:
+            watcher()
 
     def count_tokens(self, num_tokens: int) -> None:
         """Counts the tokens of a step that is done."""

@@ -18,6 +18,7 @@ from services.worker.leader.intake.grammar_compiler import GrammarCompiler
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.waiting_slots import WaitingSlots
+from services.worker.leader.kv_events.publisher import KVEventPublisher
 from services.worker.leader.kv_room import KVRoom
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
@@ -54,6 +55,7 @@ class LeaderParts:
     subscriptions: Subscriptions
     controls: ControlRuns
     kv_room: KVRoom
+    kv_events: KVEventPublisher
     draft_engine: DraftEngine | None = None
 
 
@@ -116,6 +118,7 @@ class Leader:
         parts = self.parts
         await parts.drain.cut_short()
         await parts.subscriptions.unsubscribe_all()
+        parts.kv_events.close()
         for task in self._tasks:
             task.cancel()
         for task in self._tasks:
@@ -152,6 +155,7 @@ class Leader:
             await asyncio.sleep(HOUSEKEEPING_S)
             self.parts.table.forget_expired()
             self.parts.slots.fail_expired()
+            self.parts.kv_events.keep_house()
 
     def _spawn(self, *coroutines: Coroutine[None, None, None]) -> None:
         for coroutine in coroutines:

@@ -7,6 +7,8 @@ from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls, check_reply_to
 from services.worker.leader.calls.drain_calls import DrainCalls
 from services.worker.leader.calls.holders_calls import MAX_ASKED, HoldersCalls, check_token_ids
+from services.worker.leader.calls.kv_event_calls import MAX_ASKED as MAX_FOLLOWS
+from services.worker.leader.calls.kv_event_calls import KVEventCalls
 from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import MAX_WARMING, MAX_WARMS, LeaderSessionCalls
@@ -28,6 +30,9 @@ from shared.messages import (
     GroupDown,
     HoldersQuery,
     InspectAdapter,
+    KVFollow,
+    KVReplay,
+    KVSnapshotQuery,
     LimitKV,
     ProfileQuery,
     Resend,
@@ -48,6 +53,7 @@ class LeaderCalls(NamedTuple):
     holders: HoldersCalls
     drain: DrainCalls
     kv_limit: KVLimitCalls
+    kv_events: KVEventCalls
     fence: Fence
     deliveries: DeliveryTracker
     tokens: TokenCalls
@@ -123,6 +129,13 @@ class Subscriptions:
         self._subscriptions.append(
             await bus.subscribe(subjects.KV_HOLDERS, find_cached, max_pending=MAX_ASKED)
         )
+        events = calls.kv_events
+        for subject, handle in (
+            (subjects.KV_FOLLOW, handler(KVFollow, events.follow)),
+            (subjects.kv_replay(group), handler(KVReplay, events.replay)),
+            (subjects.kv_snapshot(group), handler(KVSnapshotQuery, events.snapshot)),
+        ):
+            self._subscriptions.append(await bus.subscribe(subject, handle, max_pending=MAX_FOLLOWS))
         self._subscriptions.append(
             await bus.subscribe(
                 subjects.warm(group),

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stream_pace import StreamPace
+from services.worker.domain.kv_events.contents import KVContents
 from services.worker.forking.early_fork import EarlyFork
 from services.worker.leader.adapters.calls import AdapterCalls, Inspect
 from services.worker.leader.adapters.loads import AdapterLoads
@@ -20,6 +21,7 @@ from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls
 from services.worker.leader.calls.drain_calls import DrainCalls
 from services.worker.leader.calls.holders_calls import HoldersCalls
+from services.worker.leader.calls.kv_event_calls import KVEventCalls
 from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import LeaderSessionCalls
@@ -44,6 +46,8 @@ from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.sequence_builder import SequenceBuilder
 from services.worker.leader.intake.waiting_slots import WaitingSlots
+from services.worker.leader.kv_events.engine_contents import EngineContents
+from services.worker.leader.kv_events.publisher import KVEventPublisher
 from services.worker.leader.kv_room import KVRoom
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.kv_tier.kv_tier import KVTier
@@ -98,6 +102,7 @@ class LeaderPorts:
         draft_engine: Computes the draft model; None without one.
         trials: The trial process of grammars, if it was forked already.
         inspect: Reads the files of an adapter; None if the engine computes without.
+        kv_contents: The KV cache whose changes are published; None: that of `engine`.
     """
 
     bus: Bus
@@ -115,6 +120,7 @@ class LeaderPorts:
     draft_engine: DraftEngine | None = None
     trials: EarlyFork | None = None
     inspect: Inspect | None = None
+    kv_contents: KVContents | None = None
 
 
 def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
@@ -205,6 +211,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     drain = Drain(context, orchestrator, table, kv_tier, sessions, announce=heartbeats.beat)
 
     kv_room = KVRoom(engine)
+    kv_events = KVEventPublisher(context, ports.kv_contents or EngineContents(engine))
     calls = LeaderCalls(
         intake=intake,
         requests=RequestCalls(context, table, ResendBudget(options.outside_resend_bytes_s)),
@@ -215,6 +222,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         holders=HoldersCalls(context, engine, options.tensor_parallel),
         drain=DrainCalls(context, drain, table, options.drain_timeout_s),
         kv_limit=KVLimitCalls(options.group, kv_room),
+        kv_events=KVEventCalls(kv_events),
         fence=Fence(context, table),
         deliveries=deliveries,
         tokens=TokenCalls(context, engine, builder, tokenizer, model.tokenizer),
@@ -248,6 +256,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         drain=drain,
         controls=ControlRuns(context, engine, table, preparation, model),
         kv_room=kv_room,
+        kv_events=kv_events,
         status=GroupStatus(
             context, orchestrator, engine, table, kv_tier, sessions=sessions, draft_engine=drafting
         ),

@@ -125,6 +125,9 @@ TARGETS = (
     Target(subjects.SESSION_GONE, "kvstate", m.SessionGone),
     Target(subjects.SESSION_ROUTE, "cli", m.SessionRouteQuery, answered=True),
     Target(subjects.KV_HOLDERS, "gateway", m.HoldersQuery),
+    Target(subjects.KV_FOLLOW, "indexer", m.KVFollow),
+    Target(subjects.kv_replay("g0"), "indexer", m.KVReplay),
+    Target(subjects.kv_snapshot("g0"), "indexer", m.KVSnapshotQuery),
     Target(subjects.peer("g0"), "worker", m.SessionGet, answered=True),
     Target(subjects.warm("g0"), "gateway", m.WarmSession, answered=True),
 )

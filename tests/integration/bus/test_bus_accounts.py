@@ -127,6 +127,10 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     subjects.KV_HOLDERS: ({"gateway", "cli"}, LEADERS),
     subjects.peer("g0"): (LEADERS, LEADERS),
     subjects.warm("g0"): ({"gateway"}, LEADERS),
+    subjects.kv_events("g0"): (LEADERS, {"indexer"}),
+    **dict.fromkeys(
+        (subjects.KV_FOLLOW, subjects.kv_replay("g0"), subjects.kv_snapshot("g0")), ({"indexer"}, LEADERS)
+    ),
     # inboxes: leaders and routers publish to all, each user reads its own; kvstate and gateways only reply
     **{f"_INBOX.{user}.x.1": (LEADERS | ROUTERS, {user}) for user in ACCOUNTS},
     **dict.fromkeys(("_INBOX.x.1", "_INBOX.outside"), (LEADERS | ROUTERS, set())),

@@ -37,7 +37,7 @@ from shared.messages import (
     Tokens,
     Usage,
 )
-from shared.messages.blocks import KVSource
+from shared.messages.kv.blocks import KVSource
 from shared.telemetry.spans.facts import SpanSink
 from tests.kits.constants import settings_with_constants
 from tests.kits.gateway.answer_parts import CUSTOM_PARTS, PARTS

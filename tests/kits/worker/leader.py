@@ -10,6 +10,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
+from services.worker.domain.kv_events.contents import KVContents
 from services.worker.leader.adapters.calls import Inspect
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
@@ -121,6 +122,7 @@ class Kit:
         spans: SpanSink | None = None,
         draft_engine: DraftEngine | None = None,
         inspect: Inspect | None = None,
+        kv_contents: KVContents | None = None,
         **options: Any,
     ) -> None:
         self.bus = bus
@@ -153,6 +155,7 @@ class Kit:
             spans=spans,
             draft_engine=draft_engine,
             inspect=inspect,
+            kv_contents=kv_contents,
         )
         self.leader = build_leader(leader_options, ports)
         self.frames: defaultdict[str, list[AnyFrame]] = defaultdict(list)

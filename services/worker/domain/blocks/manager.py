@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from services.worker.domain.blocks.changes import BlockChanges
 from services.worker.domain.blocks.pool import BlockPool, blocks_for
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -101,6 +102,19 @@ class BlockManager:
     def is_cached(self, name: bytes) -> bool:
         """Returns whether there is a block of that name, in a table or not."""
         return name in self._pool.by_name
+
+    def cached_names(self) -> list[bytes]:
+        """Returns the names for which `is_cached` is true."""
+        return list(self._pool.by_name)
+
+    @property
+    def num_names(self) -> int:
+        """How many these are."""
+        return len(self._pool.by_name)
+
+    def record_changes(self, changes: BlockChanges | None) -> None:
+        """Records in `changes` which names come and go from now on; None ends it."""
+        self._pool.changes = changes
 
     def find(self, name: bytes) -> tuple[int, int] | None:
         """Returns the block of that name and its sliding block, -1 where there is no pool of these.

@@ -15,14 +15,6 @@ from shared import kv_hash
 PrefixSharing = Literal["tenant", "all", "off"]
 
 
-def weights_fingerprint(base: str, adapter: str) -> str:
-    """Returns the name of the weights that a base and an adapter are together; `adapter` empty: the base.
-
-    Keys and values depend on both, and so does each token that follows.
-    """
-    return f"{base}+{adapter}" if adapter else base
-
-
 @dataclass(slots=True, frozen=True)
 class BlockNames:
     """Names blocks for one engine.
@@ -76,7 +68,7 @@ class BlockNames:
             yield name
 
     def _root(self, tenant: str, adapter: str) -> bytes:
-        weights = weights_fingerprint(self.fingerprint, adapter)
+        weights = kv_hash.weights_fingerprint(self.fingerprint, adapter)
         return kv_hash.root(weights, self.kv_format, tenant if self.sharing == "tenant" else "")
 
 

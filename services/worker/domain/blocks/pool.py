@@ -7,6 +7,7 @@ here or by the system, for which regions of free blocks are withheld (`withheld_
 from collections import OrderedDict
 from collections.abc import Iterable
 
+from services.worker.domain.blocks.changes import BlockChanges
 from services.worker.domain.blocks.withheld_regions import WithheldRegions
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
@@ -21,6 +22,9 @@ class BlockPool:
 
     Args:
         region: How many neighbouring blocks are withheld together.
+
+    Attributes:
+        changes: Records which names come and go; None: it is not asked for.
     """
 
     def __init__(self, num_blocks: int, region: int = 1) -> None:
@@ -32,6 +36,7 @@ class BlockPool:
         self._readers = [0] * num_blocks  # in how many tables a block is
         self._names: list[bytes | None] = [None] * num_blocks
         self.by_name: dict[bytes, int] = {}
+        self.changes: BlockChanges | None = None
         self._withheld = WithheldRegions(num_blocks, region)
 
     @property
@@ -89,6 +94,8 @@ class BlockPool:
         if name not in self.by_name and self._names[block] is None:
             self.by_name[name] = block
             self._names[block] = name
+            if self.changes is not None:
+                self.changes.note_stored(name)
 
     def unname(self, block: int) -> None:
         """Removes the name of a block, if it has one, so that no sequence finds it."""
@@ -96,6 +103,8 @@ class BlockPool:
         if name is not None:
             del self.by_name[name]
             self._names[block] = None
+            if self.changes is not None:
+                self.changes.note_removed(name)
 
     def drop(self, name: bytes) -> bool:
         """Removes a name; its block is empty then, unless it is in a table. Returns whether there was one."""

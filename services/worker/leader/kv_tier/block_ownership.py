@@ -18,7 +18,7 @@ from services.worker.domain.generation.generation import Generation
 from services.worker.leader.context import LeaderContext
 from shared.errors import RyzError
 from shared.messages import BlocksCommitted, BlocksFound, HeldBlocks, SessionRecord
-from shared.messages.blocks import MAX_NAMES
+from shared.messages.kv.blocks import MAX_NAMES
 
 log = structlog.get_logger(__name__)
 MAX_BATCH = 64

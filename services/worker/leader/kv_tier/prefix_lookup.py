@@ -14,7 +14,7 @@ from services.worker.leader.kv_tier.store_health import StoreHealth
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.errors import RyzError
 from shared.messages import BlocksFound, KVSource
-from shared.messages.blocks import MAX_NAMES
+from shared.messages.kv.blocks import MAX_NAMES
 
 
 class PrefixLookup:

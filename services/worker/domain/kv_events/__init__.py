@@ -1,0 +1,1 @@
+"""Pure: the numbered history of a KV cache, for routers of others."""

@@ -1,0 +1,1 @@
+"""KV events of engines of others, as the KV contents of a group."""
