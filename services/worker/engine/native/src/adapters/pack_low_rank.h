@@ -167,6 +167,7 @@ inline PackedLowRank pack_low_rank(const LowRankPart* parts, const LinearShape& 
     }
   }
   each_output(parts, shape, [&](const LowRankPart& part, int64_t first, int64_t slice, int64_t lane, int64_t output) {
+    if (!part.rank) return;
     const UpSlice& s = slices[slice];
     pack_output(part.up + output * part.rank, first - s.begin, part.rank, halves, up + s.at + lane * 4);
   });
