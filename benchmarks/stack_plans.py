@@ -103,6 +103,9 @@ class AdapterPoolPlan:
     requests: Annotated[int, Option(min=1, max=100_000, help="Of each round.")] = 64
     rounds: Annotated[int, Option(min=1, max=1000, help="Of each number of adapters.")] = 5
     tokens: Annotated[int, Option(min=1, max=4096, help="Of each answer.")] = 16
+    loads: Annotated[
+        int, Option(min=0, max=10_000, help="Loads of adapters that are not in memory, one after the other.")
+    ] = 100
     model: ModelOrDemo = None
 
 

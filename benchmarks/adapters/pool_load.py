@@ -36,7 +36,7 @@ async def measure(
                 progress(f"round {number} of {plan.rounds}, {count} adapters" if number else "warming up")
                 # what the round before has left in memory is not this one's doing
                 for model in models[: min(count, plan.slots)]:
-                    await _first_token_s(http, model, "Hello", 1)
+                    await first_token_s(http, model, "Hello", 1)
                 began = time.perf_counter()
                 times = await _round(http, plan, models[:count], seed=f"{number} {count}")
                 if number:
@@ -57,13 +57,13 @@ async def _round(http: httpx.AsyncClient, plan: AdapterPoolPlan, models: list[st
     async def client() -> None:
         while asked:
             model, prompt = asked.pop()
-            times.append(await _first_token_s(http, model, prompt, plan.tokens))
+            times.append(await first_token_s(http, model, prompt, plan.tokens))
 
     await asyncio.gather(*(client() for _ in range(plan.concurrency)))
     return times
 
 
-async def _first_token_s(http: httpx.AsyncClient, model: str, prompt: str, tokens: int) -> float:
+async def first_token_s(http: httpx.AsyncClient, model: str, prompt: str, tokens: int) -> float:
     """Seconds until a streamed answer has its first token; the rest of it is read, too."""
     body = {"model": model, "prompt": prompt, "max_tokens": tokens, "ignore_eos": True, "stream": True}
     began, first_s = time.perf_counter(), 0.0

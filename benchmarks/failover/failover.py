@@ -61,7 +61,8 @@ async def measure(stack: RunningStack, plan: FailoverPlan, progress: Progress) -
         if plan.adapters:
             folder = cleanup.enter_context(TemporaryDirectory(prefix="ryz-adapters-"))
             assert plan.model is not None  # its files say what shape adapters have
-            models = await load_adapters(fleet.asks, stack.model, plan.model, plan.adapters, Path(folder))
+            adapters = await load_adapters(fleet.asks, stack.model, plan.model, plan.adapters, Path(folder))
+            models = [stack.model, *(adapter.model for adapter in adapters)]
             requests = [
                 replace(request, model=models[number % len(models)])
                 for number, request in enumerate(requests)

@@ -9,12 +9,13 @@ from typing import Annotated
 
 import typer
 
-from cli.command_groups import JsonOption, command_group
+from cli.command_groups import JsonOption, StateDirectory, command_group
 from cli.command_options import with_options
 from cli.models.convert.command import convert
 from cli.models.fleet_plan import plan
 from cli.models.running import adapter_commands as adapters
 from cli.models.running import commands as running
+from cli.stack.state import DEFAULT_DIR
 
 app = command_group(
     "List, fetch, look at, convert and remove models; load and unload those of a running fleet. "
@@ -30,23 +31,29 @@ ModelArgument = Annotated[str, typer.Argument(metavar="NAME", help="A model's na
 
 @app.command("list")
 @with_options
-def list_models(*, as_json: JsonOption = False) -> None:
-    """List the catalogue, and the models that are on this machine.
+def list_models(*, as_json: JsonOption = False, state_dir: StateDirectory = DEFAULT_DIR) -> None:
+    """List the catalogue, and the models that are on this machine; what of them a stack serves.
 
     Examples:
         ryz models list
         ryz models list --json
     """
-    from cli.console import out  # noqa: PLC0415 (keeps `ryz --help` quick)
+    from cli.console import err, out  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.models.listing import listed_models, listing  # noqa: PLC0415
+    from cli.models.serving import serving_groups  # noqa: PLC0415
     from cli.models.store import models_dir  # noqa: PLC0415
+    from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
 
-    models = listed_models()
+    stack_dir = StateDir(state_dir)
+    state = stack_dir.read()
+    if state is None and state_dir != DEFAULT_DIR:
+        err.print(f"No stack is up in {stack_dir.path}.", style="dim", markup=False, soft_wrap=True)
+    models = listed_models(serving_groups(state))
     if as_json:
         print(json_text({"directory": str(models_dir()), "models": [model.as_dict() for model in models]}))
         return
-    out.print(listing(models))
+    out.print(listing(models, groups=state is not None))
     out.print(f"Models directory: {models_dir()}", style="dim", soft_wrap=True)
 
 

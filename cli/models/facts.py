@@ -136,7 +136,7 @@ def model_facts(name: str, path: Path) -> ModelFacts:
         return ModelFacts(**common, memory={}, refused=str(error))
     except InvalidRequest as refusal:
         return ModelFacts(**common, memory={}, refused=refusal.message)
-    machine = machine_facts(UpOptions())
+    machine = machine_facts(UpOptions(), will_compile=True)
     size = measure_model(path, kernels=machine.kernels)
     memory: dict[str, dict[str, int]] = {
         precision: {

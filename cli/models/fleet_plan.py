@@ -36,8 +36,8 @@ def plan(
 ) -> None:
     """Show what `ryz up --models FILE` would run here: groups, ranks, precision, memory.
 
-    It checks the file and the models as `ryz up` does. Exit codes: 1 the models do not fit beside each other,
-    2 the file has mistakes.
+    It checks the file and the models as `ryz up` does, and counts kernels that `ryz up` would compile first.
+    Exit codes: 1 the models do not fit beside each other, 2 the file has mistakes.
 
     Examples:
         ryz models plan models.toml
@@ -63,8 +63,9 @@ def plan(
         return
     options = UpOptions(models=file, memory_gib=memory_gib)
     declared = declare(options, os.environ)
-    settled = settle_sizing(options, checked_models(options, declared, pull=pull), declared)
-    machine = machine_facts(options)
+    machine = machine_facts(options, will_compile=True)
+    models = checked_models(options, declared, pull=pull, machine=machine)
+    settled = settle_sizing(options, models, declared, machine)
     rows = [
         _row(name, needs, sizing)
         for (name, needs), sizing in zip(settled.needs.items(), settled.sizings, strict=True)

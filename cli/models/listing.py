@@ -1,6 +1,7 @@
 """The list of models: the catalogue, and what is on this machine beyond it."""
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ class ListedModel:
         memory: Bytes that a worker group needs at least; 0 if unknown.
         path: Where it lies; empty for a model that is not here.
         part: Bytes that a pull that was cut has left.
+        groups: Of the stack that is up, those that serve it.
     """
 
     name: str
@@ -28,14 +30,19 @@ class ListedModel:
     memory: int = 0
     path: str = ""
     part: int = 0
+    groups: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields."""
         return asdict(self)
 
 
-def listed_models() -> list[ListedModel]:
-    """Return the models of the catalogue, then all others that were pulled."""
+def listed_models(serving: Counter[Path]) -> list[ListedModel]:
+    """Return the models of the catalogue, then all others that were pulled.
+
+    Args:
+        serving: Groups of the stack that is up, by the files of their model.
+    """
     known = [_of_catalogue(model) for model in catalogue().values()]
     others = [
         ListedModel(
@@ -49,20 +56,29 @@ def listed_models() -> list[ListedModel]:
         for path, record in stored_models()
         if record.name not in catalogue()
     ]
-    return known + others
+    return [
+        replace(one, groups=serving[Path(one.path).resolve()]) if one.path else one for one in known + others
+    ]
 
 
-def listing(models: list[ListedModel]) -> Table:
-    """Return a table of the models."""
+def listing(models: list[ListedModel], *, groups: bool) -> Table:
+    """Return a table of the models.
+
+    Args:
+        groups: Whether it has a column of the groups of a stack.
+    """
     table = Table(box=None, pad_edge=False)
-    for heading in ("NAME", "SIZE", "MEMORY", "LICENCE", "SOURCE", "HERE"):
-        table.add_column(
-            heading, justify="right" if heading in {"SIZE", "MEMORY"} else "left", overflow="fold"
-        )
+    headings = ("NAME", "SIZE", "MEMORY", "LICENCE", "SOURCE", *(["GROUPS"] if groups else []), "HERE")
+    for heading in headings:
+        is_number = heading in {"SIZE", "MEMORY", "GROUPS"}
+        table.add_column(heading, justify="right" if is_number else "left", overflow="fold")
     for model in models:
         here = model.path or (f"{in_bytes(model.part)} of a cut pull" if model.part else "no")
         memory = in_bytes(model.memory) if model.memory else "-"
-        table.add_row(model.name, in_bytes(model.size), memory, model.licence or "-", model.source, here)
+        serving = [str(model.groups or "-")] if groups else []
+        table.add_row(
+            model.name, in_bytes(model.size), memory, model.licence or "-", model.source, *serving, here
+        )
     return table
 
 

@@ -18,10 +18,15 @@ from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.host.cores_and_memory import available_bytes, total_bytes, usable_cores
 
 
-def machine_facts(options: UpOptions) -> MachineFacts:
-    """Look at this machine."""
+def machine_facts(options: UpOptions, *, will_compile: bool = False) -> MachineFacts:
+    """Look at this machine.
+
+    Args:
+        will_compile: Whether kernels that are missing will be compiled if that can be done, as `ryz up` does
+            before it chooses anything.
+    """
     stores = 0 if options.redis_url else int(total_bytes() * options.redis_memory_share)
-    kernels = options.kernels != "plain" and any(build.find(target) for target in build.targets()[:1])
+    kernels = options.kernels != "plain" and (_are_compiled() or (will_compile and _can_compile()))
     free, limit = available_bytes(), int(options.memory_gib * 2**30)
     limit = limit if 0 < limit < free else 0
     return MachineFacts(usable_cores(), limit or free, kernels, stores, _packed_bytes(options), limit)
@@ -45,6 +50,18 @@ def measure_model(path: Path, *, kernels: bool = True) -> ModelSize:
     return replace(
         size, stored_bytes=stored_bytes, stored=stored_precision(tensors), code_bytes=mean_bytes(tensors)
     )
+
+
+def _are_compiled() -> bool:
+    return any(build.find(target) for target in build.targets()[:1])
+
+
+def _can_compile() -> bool:
+    try:
+        build.compiler_command()
+    except build.NoKernels:
+        return False
+    return bool(build.targets())
 
 
 def _packed_bytes(options: UpOptions) -> int:

@@ -9,7 +9,7 @@ from typing import cast
 
 import structlog
 
-from services.worker.adapters.inspection import inspect_adapter
+from services.worker.adapters.inspection import AdapterInspector
 from services.worker.domain.scheduling.scheduler import SchedulerLimits
 from services.worker.domain.speculation.speculation import DRAFT_TOKENS
 from services.worker.draft_model import make_draft_engine
@@ -107,8 +107,7 @@ def adapter_reader(settings: WorkerSettings) -> Inspect:
     """Return what reads an adapter's files for the engine."""
     if settings.engine == "null":
         return inspect_null_adapter
-    model, ranks = Path(settings.model), settings.tensor_parallel
-    return lambda source: inspect_adapter(Path(source), model, ranks)
+    return AdapterInspector(Path(settings.model), settings.tensor_parallel).inspect
 
 
 def check_config(settings: WorkerSettings) -> None:

@@ -18,7 +18,7 @@ from cli.stack.model_dir import demo_model
 
 @with_options
 def adapter_pool(plan: AdapterPoolPlan, *, as_json: AsJson = False) -> None:
-    """Time to first token when more adapters are asked for than a group has memory for.
+    """Time to first token when more adapters are asked for than a group has memory for, and what a load adds.
 
     Starts a stack of one group, whose memory for adapters is that of `--slots`, and takes it down again.
     """
@@ -29,8 +29,12 @@ def adapter_pool(plan: AdapterPoolPlan, *, as_json: AsJson = False) -> None:
     with reporting(_show, as_json=as_json) as report:
         err.print("starting a stack", style="dim")
         options = {"--model": model, "--groups": 1, "--log-level": "warning"}
-        num_rounds = (plan.rounds + 1) * len(plan.adapters)
-        with counting_bar(num_rounds) as progress, own_stack(options, settings) as stack:
+        most = max(plan.adapters)
+        loads = 1 + -(-plan.loads // most) if plan.loads and most > plan.slots else 0
+        with (
+            counting_bar((plan.rounds + 1) * len(plan.adapters) + loads) as progress,
+            own_stack(options, settings) as stack,
+        ):
             report.update(asyncio.run(_measure(plan, stack, model, progress)))
         report.update(model=model.name, rank=plan.rank)
 
@@ -38,17 +42,23 @@ def adapter_pool(plan: AdapterPoolPlan, *, as_json: AsJson = False) -> None:
 async def _measure(
     plan: AdapterPoolPlan, stack: RunningStack, model: Path, progress: Callable[[str], None]
 ) -> dict[str, Any]:
-    from benchmarks.adapters.loaded import load_adapters  # noqa: PLC0415 (keeps `ryz bench --help` quick)
+    from benchmarks.adapters.hot_load import measure_loads  # noqa: PLC0415 (keeps `ryz bench --help` quick)
+    from benchmarks.adapters.loaded import load_adapters  # noqa: PLC0415
     from benchmarks.adapters.pool_load import measure  # noqa: PLC0415
     from shared.bus.nats import NatsBus  # noqa: PLC0415
+    from shared.client import AdaptersClient  # noqa: PLC0415
 
     bus = await NatsBus.connect(stack.nats_urls["cli"], name="bench", local=True)
     try:
         with tempfile.TemporaryDirectory(prefix="ryz-adapters-") as folder:
-            names = await load_adapters(
+            adapters = await load_adapters(
                 bus, stack.model, model, max(plan.adapters), Path(folder), ranks=(plan.rank,)
             )
-            return await measure(plan, stack, names[1:], progress)
+            report = await measure(plan, stack, [adapter.model for adapter in adapters], progress)
+            loads = list[dict[str, Any]]()
+            if plan.loads and len(adapters) > plan.slots:
+                loads = await measure_loads(plan, stack, AdaptersClient(bus), adapters, progress)
+            return report | {"loads": loads}
     finally:
         await bus.close()
 
@@ -56,6 +66,9 @@ async def _measure(
 def _show(report: Report) -> None:
     names = list(report["rows"][0])
     print_table("streamed requests", report["rows"], {name: f"{{{name}}}" for name in names})
+    if report["loads"]:
+        columns = {"": "{what}", "p50 ms": "{p50_ms}", "p95 ms": "{p95_ms}", "longest ms": "{longest_ms}"}
+        print_table("one adapter after the other", report["loads"], columns)
     print_line(f"memory for {report['slots']} adapters of rank {report['rank']}, {report['model']}")
     facts = report["machine"]
     print_line(f"{facts['cpu']}, {facts['usable_cores']} cores, commit {report['commit']}")

@@ -5,7 +5,7 @@ that a request for an adapter can load its base.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +13,7 @@ from cli.stack.fleet.adapter_entry import AdapterEntry
 from cli.stack.fleet.entry import ServedModel
 from services.worker.adapters.description import AdapterDescription, AdapterError
 from services.worker.adapters.inspection import inspect_adapter
+from services.worker.domain.adapters.pool_bytes import POOL_BYTES
 from services.worker.null.adapter_files import inspect_null_adapter
 from shared.bus.nats import NatsBus
 from shared.client.calls.adapters_client import AdaptersClient
@@ -37,6 +38,7 @@ class DeclaredAdapters:
         read: Reads the files of an adapter of a model, in a thread; raises `AdapterError`.
         models: Those of the file.
         note: Takes a line for the person who started the stack.
+        most_bytes: Memory for adapters of the groups that this stack starts.
 
     Attributes:
         models: Those that have adapters.
@@ -47,8 +49,10 @@ class DeclaredAdapters:
         models: Sequence[ServedModel],
         note: Callable[[str], None],
         read: Callable[[ServedModel, str], AdapterInspected],
+        most_bytes: int,
     ) -> None:
         self._read = read
+        self._most_bytes = most_bytes
         self.models = [model for model in models if model.entry.adapters]
         self._note = note
         self._tasks: dict[str, asyncio.Task[None]] = {}  # by model
@@ -105,6 +109,7 @@ class DeclaredAdapters:
                 found = None
                 if not model.entry.loads_at_start:
                     found = await asyncio.to_thread(self._read, model, adapter.source)
+                    self._require_room(model, found)
                 await client.load_adapter(
                     model.name, adapter.name, adapter.source, replace=True, found=found, wait_s=LOAD_WAIT_S
                 )
@@ -119,6 +124,20 @@ class DeclaredAdapters:
                 return
             else:
                 return
+
+    def _require_room(self, model: ServedModel, found: AdapterInspected) -> None:
+        """Raises `AdapterError` for an adapter that no group would load, as its leader would say."""
+        if found.num_bytes > self._most_bytes:
+            raise AdapterError(
+                f"it takes {found.num_bytes:,} bytes, and a group of {model.name} has {self._most_bytes:,} "
+                "for all; raise RYZ_ADAPTER_BYTES"
+            )
+
+
+def adapter_bytes(env: Mapping[str, str]) -> int:
+    """Return a group's memory for adapters; a value that the workers will refuse counts as the default."""
+    value = env.get("RYZ_ADAPTER_BYTES", "")
+    return int(value) if value.isdecimal() and 2**20 <= int(value) <= 2**40 else POOL_BYTES
 
 
 def read_files(model: ServedModel, source: str) -> AdapterInspected:

@@ -1,13 +1,19 @@
 """Makes what acts for a stack on the bus: the agent of models that come and go, and that of adapters."""
 
 import logging
+import os
 import sys
 
 import structlog
 
 from cli.console import StartReport
 from cli.stack.agent.agent import HostAgent
-from cli.stack.agent.declared_adapters import DeclaredAdapters, read_files, read_null_files
+from cli.stack.agent.declared_adapters import (
+    DeclaredAdapters,
+    adapter_bytes,
+    read_files,
+    read_null_files,
+)
 from cli.stack.agent.offers import HostPlan
 from cli.stack.fleet.one_more import find_one_more
 from cli.stack.machine import Settled, is_null
@@ -27,7 +33,7 @@ class StackAgents:
     ) -> None:
         self._host = host_agent(options, settled, plan, stack, report)
         read = read_null_files if is_null(options, settled.models) else read_files
-        self._adapters = DeclaredAdapters(settled.models, report.note, read)
+        self._adapters = DeclaredAdapters(settled.models, report.note, read, adapter_bytes(os.environ))
         if self._host is not None or self._adapters.models:
             _quiet_bus()
 

@@ -1,30 +1,23 @@
 """Reads an adapter: its matrices under the base's canonical names, checked against it, and a fingerprint."""
 
-import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
-from hashlib import sha256
-from io import FileIO
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from services.worker.adapters.base_model import BaseModel
 from services.worker.adapters.description import AdapterDescription, AdapterError
 from services.worker.adapters.gguf_files import gguf_pairs
 from services.worker.adapters.peft_files import peft_tensors
 from services.worker.adapters.stored_pair import NamedTensor, StoredPair
-from services.worker.adapters.targets import HEAD, ROW_PARALLEL, Target, find_targets
-from services.worker.engine.checkpoint.stored_tensor import ITEM_BYTES, StoredTensor
-from services.worker.gguf.dequantize import dequantize
+from services.worker.adapters.targets import HEAD, ROW_PARALLEL, Target, find_parts, find_targets
+from services.worker.adapters.tensor_values import Floats, TensorValues
 from services.worker.gguf.gguf_file import read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 
-Floats = NDArray[np.float32]
-FINGERPRINT_CHARS = 32  # 128 bits: no two adapters share one by chance or by intent
 _LARGEST = float(np.finfo(np.float32).max)
 
 
@@ -83,35 +76,47 @@ def read_adapter(source: Path, base: BaseModel) -> Adapter:
     Raises:
         AdapterError: It cannot be served with this base; one sentence.
     """
-    with ExitStack() as files:
-        return _read_all(source, base, _Values(source, files))
-
-
-def _read_all(source: Path, base: BaseModel, values: "_Values") -> Adapter:
-    matrices: dict[tuple[int, str], Matrices] = {}
     found, whole = _open(source, base)
+    with ExitStack() as files:
+        return _read_all(source, found, whole, TensorValues(source, _tensors(found, whole), files))
+
+
+def _read_all(source: Path, found: "_Targets", whole: NamedTensor | None, values: TensorValues) -> Adapter:
+    pairs: list[tuple[StoredPair, list[Target], Matrices]] = []
     for pair, targets in found:
         values.note(f"{pair.module}\0{pair.scale!r}")
         (down, largest_down), (up, largest_up) = values.read(pair.down), values.read(pair.up)
         _require_bounded(source, pair, largest_down * largest_up)
-        up = up * np.float32(pair.scale)
         magnitude = None
         if pair.magnitude is not None:
             magnitude, largest = values.read(pair.magnitude)
             _require_bounded_norm(source, pair, largest)
-        for target in targets:
-            rows = up if target.rows is None else np.ascontiguousarray(up[target.rows])
-            norms = magnitude
-            if norms is not None and target.rows is not None:
-                norms = norms[target.rows]
-            matrices[target.layer, target.module] = Matrices(down, rows, norms)
+        pairs.append((pair, targets, Matrices(down, up, magnitude)))
     head = None
     if whole is not None:
         values.note("the whole head")
         head, largest = values.read(whole)
         if largest * head.shape[1] > _LARGEST:
             raise AdapterError(f"{source}: the logits of its head are beyond fp32; train it again")
-    return Adapter(values.fingerprint, matrices, head)
+    fingerprint, matrices = values.finish(), dict[tuple[int, str], Matrices]()
+    for pair, targets, (down, up, magnitude) in pairs:
+        up *= np.float32(pair.scale)  # noqa: PLW2901 (in its memory)
+        for target in targets:
+            rows = up if target.rows is None else np.ascontiguousarray(up[target.rows])
+            norms = magnitude
+            if norms is not None and target.rows is not None:
+                norms = norms[target.rows]
+            matrices[target.layer, target.module] = Matrices(down, rows, norms)
+    return Adapter(fingerprint, matrices, head)
+
+
+def _tensors(found: "_Targets", whole: NamedTensor | None) -> Iterator[NamedTensor]:
+    for pair, _ in found:
+        yield from (pair.down, pair.up)
+        if pair.magnitude is not None:
+            yield pair.magnitude
+    if whole is not None:
+        yield whole
 
 
 _Targets = list[tuple[StoredPair, list[Target]]]
@@ -122,7 +127,8 @@ def _open(source: Path, base: BaseModel) -> tuple[_Targets, NamedTensor | None]:
     try:
         if source.is_dir():
             found = peft_tensors(source, base)
-            return find_targets(source, found.pairs, base.names, base.config), found.head
+            parts = base.parts(frozenset(pair.module for pair in found.pairs))
+            return find_targets(source, found.pairs, parts, base.config), found.head
         if not source.exists():
             raise AdapterError(f"{source} does not exist; give a PEFT directory or a GGUF file")
         file = read_gguf(source, vocabulary=False)
@@ -131,77 +137,9 @@ def _open(source: Path, base: BaseModel) -> tuple[_Targets, NamedTensor | None]:
     except (OSError, ValueError) as error:  # ValueError: a null byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise AdapterError(f"{source} cannot be read: {reason}; check the adapter's path") from error
-    return find_targets(source, gguf_pairs(file), base.gguf_names(file), base.config), None
-
-
-class _Values:
-    """Reads the values of tensors, and makes the fingerprint of what was read; each file is opened once."""
-
-    def __init__(self, source: Path, files: ExitStack) -> None:
-        self._source = source
-        self._open = files
-        self._files: dict[Path, FileIO] = {}
-        # processors of the last years have instructions for it: 0.55 ns a byte, where BLAKE2b takes 1.3
-        self._digest = sha256()
-
-    @property
-    def fingerprint(self) -> str:
-        """Of all that was read and noted."""
-        return self._digest.hexdigest()[:FINGERPRINT_CHARS]
-
-    def note(self, text: str) -> None:
-        """Adds what else changes the result to the fingerprint."""
-        self._digest.update(f"{text}\0".encode())
-
-    def read(self, tensor: NamedTensor) -> tuple[Floats, float]:
-        """The values of a tensor, and the largest magnitude of them.
-
-        Raises:
-            AdapterError: They cannot be read, or are no finite numbers.
-        """
-        stored = tensor.stored
-        data = self._bytes(stored)
-        self.note(f"{stored.kind} {stored.shape}")
-        self._digest.update(data.data)
-        values = _floats(tensor.name, stored, data).reshape(stored.shape)
-        largest = max(float(values.max()), -float(values.min()))  # NaN if one is
-        if not math.isfinite(largest):
-            raise AdapterError(
-                f"{self._source}: tensor {tensor.name} has values that are no finite numbers; train or "
-                "export it again"
-            )
-        return values, largest
-
-    def _bytes(self, stored: StoredTensor) -> NDArray[np.uint8]:
-        path, data = stored.path, np.empty(stored.end - stored.begin, np.uint8)
-        try:
-            if path not in self._files:
-                self._files[path] = self._open.enter_context(FileIO(path))
-            self._files[path].seek(stored.begin)
-            left = data.data
-            while left:
-                count = self._files[path].readinto(left)
-                if not count:
-                    raise AdapterError(f"{path} has become shorter; load the adapter again")
-                left = left[count:]
-        except OSError as error:
-            raise AdapterError(f"{path} cannot be read: {error.strerror}; check the file") from error
-        return data
-
-
-def _floats(name: str, stored: StoredTensor, data: NDArray[np.uint8]) -> Floats:
-    if stored.blocks is not None:
-        return dequantize(data, stored.blocks)
-    if stored.kind == "F32":
-        return data.view(np.float32)
-    if stored.kind == "F16":
-        return data.view(np.float16).astype(np.float32)
-    if stored.kind == "BF16":
-        return (data.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-    raise AdapterError(
-        f"{stored.path}: tensor {name} has type {stored.kind}, supported: {', '.join(sorted(ITEM_BYTES))}; "
-        "export the adapter as one of these"
-    )
+    pairs = gguf_pairs(file)
+    parts = find_parts([pair.module for pair in pairs], base.gguf_names(file), base.config)
+    return find_targets(source, pairs, parts, base.config), None
 
 
 def _require_bounded(source: Path, pair: StoredPair, bound: float) -> None:

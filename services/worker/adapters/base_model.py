@@ -1,9 +1,10 @@
 """A base model, as its adapters are checked against it: its shape, and how they name its matrices."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from services.worker.adapters.description import AdapterError
+from services.worker.adapters.targets import Parts, find_parts
 from services.worker.engine.checkpoint.names.file_names import FileNames
 from services.worker.engine.checkpoint.names.gguf_names import gguf_names
 from services.worker.engine.config.families.registry import family_of
@@ -12,6 +13,8 @@ from services.worker.gguf.config import ARCHITECTURES
 from services.worker.gguf.gguf_file import GgufFile, is_gguf, read_gguf
 from services.worker.gguf.header_bytes import BadGguf
 from services.worker.model_files.json_files import shown
+
+_KEPT = 8  # sets of modules: adapters of one base mostly have the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,7 @@ class BaseModel:
 
     path: Path
     config: ModelConfig
+    _parts: dict[frozenset[str], Parts] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def of(cls, path: Path, config: ModelConfig) -> "BaseModel":
@@ -37,6 +41,15 @@ class BaseModel:
         family = family_of(self.config.architecture)
         assert family is not None  # read_config has accepted it
         return family.names
+
+    def parts(self, modules: frozenset[str]) -> Parts:
+        """Its tensors in the modules of a PEFT adapter, which are kept for the next one."""
+        found = self._parts.get(modules)
+        if found is None:
+            if len(self._parts) >= _KEPT:
+                self._parts.clear()
+            found = self._parts[modules] = find_parts(modules, self.names, self.config)
+        return found
 
     def gguf_names(self, adapter: GgufFile) -> FileNames:
         """How GGUF files of the adapter's architecture name modules.

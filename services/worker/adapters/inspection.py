@@ -9,19 +9,36 @@ from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 
 
-def inspect_adapter(source: Path, base: Path, ranks: int = 1) -> AdapterDescription:
-    """Reads an adapter's files and checks that they fit the base.
+class AdapterInspector:
+    """Inspects adapters of one base, whose config is read with the first of them.
 
     Args:
-        source: A PEFT directory, or a GGUF file.
         base: The base model's directory or file.
         ranks: Of a group, for the memory.
-
-    Raises:
-        AdapterError: It cannot be served; one sentence.
     """
-    try:
-        config = read_config(base)
-    except ModelError as error:
-        raise AdapterError(str(error)) from error
-    return read_adapter(source, BaseModel.of(base, config)).describe(ranks)
+
+    def __init__(self, base: Path, ranks: int = 1) -> None:
+        self._path = base
+        self._ranks = ranks
+        self._base: BaseModel | None = None
+
+    def inspect(self, source: str) -> AdapterDescription:
+        """Reads an adapter's files and checks that they fit the base.
+
+        Args:
+            source: A PEFT directory, or a GGUF file.
+
+        Raises:
+            AdapterError: It cannot be served; one sentence.
+        """
+        if self._base is None:
+            try:
+                self._base = BaseModel.of(self._path, read_config(self._path))
+            except ModelError as error:
+                raise AdapterError(str(error)) from error
+        return read_adapter(Path(source), self._base).describe(self._ranks)
+
+
+def inspect_adapter(source: Path, base: Path, ranks: int = 1) -> AdapterDescription:
+    """Inspects one adapter; see `AdapterInspector`."""
+    return AdapterInspector(base, ranks).inspect(str(source))

@@ -5,7 +5,7 @@ order, as those of the base's weight are; its `down` has the weight's columns.
 """
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,33 +50,42 @@ class Target:
     rows: NDArray[np.int64] | None
 
 
+Part = tuple[CanonicalTensor, TensorView]
+Parts = Mapping[str, Sequence[Part]]  # the canonical tensors in each module of files
+
+
+def find_parts(modules: Collection[str], names: FileNames, config: ModelConfig) -> Parts:
+    """The tensors of a base in the modules of files.
+
+    Args:
+        modules: That an adapter has.
+        config: The base's, with a head of its own.
+    """
+    parts: dict[str, list[Part]] = defaultdict(list)
+    canonical = {tensor.name: tensor for tensor in canonical_tensors(config)}
+    for name, view in names.views(config, {f"{module}.weight" for module in modules}).items():
+        # stacked experts have no suffix of their own
+        parts[view.stored.removesuffix(".weight")].append((canonical[name], view))
+    return parts
+
+
 def find_targets(
-    path: Path, pairs: Sequence[StoredPair], names: FileNames, config: ModelConfig
+    path: Path, pairs: Sequence[StoredPair], parts: Parts, config: ModelConfig
 ) -> list[tuple[StoredPair, list[Target]]]:
     """The canonical matrices of each pair.
 
     Args:
         path: Of the adapter, for refusals.
+        parts: Of the modules of the pairs.
         config: The base's, with a head of its own.
 
     Raises:
         AdapterError: A module is not in the base, is not served, or has another shape there.
     """
-    stored = {f"{pair.module}.weight" for pair in pairs}
-    parts: dict[str, list[tuple[CanonicalTensor, TensorView]]] = defaultdict(list)
-    canonical = {tensor.name: tensor for tensor in canonical_tensors(config)}
-    for name, view in names.views(config, stored).items():
-        # stacked experts have no suffix of their own
-        parts[view.stored.removesuffix(".weight")].append((canonical[name], view))
-    return [(pair, _targets(path, pair, parts.get(pair.module, []), config)) for pair in pairs]
+    return [(pair, _targets(path, pair, parts.get(pair.module, ()), config)) for pair in pairs]
 
 
-def _targets(
-    path: Path,
-    pair: StoredPair,
-    parts: list[tuple[CanonicalTensor, TensorView]],
-    config: ModelConfig,
-) -> list[Target]:
+def _targets(path: Path, pair: StoredPair, parts: Sequence[Part], config: ModelConfig) -> list[Target]:
     if not parts:
         raise AdapterError(
             f"{path}: module {shown(pair.module)} is no matrix of the base {config.architecture} with "

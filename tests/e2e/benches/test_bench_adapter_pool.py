@@ -5,7 +5,7 @@ import json
 import sys
 from subprocess import PIPE
 
-OPTIONS = "--adapters 2,4 --slots 2 --rank 64 --requests 12 --rounds 1 --concurrency 4 --tokens 4"
+OPTIONS = "--adapters 2,4 --slots 2 --rank 64 --requests 12 --rounds 1 --concurrency 4 --tokens 4 --loads 6"
 
 
 async def test_each_number_of_adapters_gets_a_row() -> None:
@@ -22,3 +22,8 @@ async def test_each_number_of_adapters_gets_a_row() -> None:
         assert 0 < row["first_token_p50_ms"] <= row["first_token_p99_ms"] <= row["first_token_longest_ms"]
         assert row["tokens_per_s"] > 0
     assert (report["slots"], report["rank"], report["model"]) == (2, 64, "demo")
+    loads = {row["what"]: row for row in report["loads"]}
+    assert list(loads) == ["register", "first token, absent", "first token, there", "added by the load"]
+    for row in report["loads"]:
+        assert row["p50_ms"] <= row["p95_ms"] <= row["longest_ms"]
+    assert loads["register"]["p50_ms"] > 0

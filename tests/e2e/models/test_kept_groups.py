@@ -28,8 +28,9 @@ name = "{LATE}"
 source = "demo"
 load = "demand"
 sleep_after_s = {SLEEP_S}
-adapters = [{{ name = "fr", source = "fr" }}]
+adapters = [{{ name = "fr", source = "fr" }}, {{ name = "large", source = "large" }}]
 """
+MEMORY = 2**20  # for adapters
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +38,9 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     folder = tmp_path_factory.mktemp("kept-groups")
     (folder / "fr").mkdir()
     (folder / "fr" / "adapter_config.json").write_text("{}")
-    with models_stack(folder, MODELS, "--engine", "null") as stack:
+    (folder / "large").mkdir()
+    (folder / "large" / "adapter_config.json").write_bytes(b" " * (MEMORY + 1))
+    with models_stack(folder, MODELS, "--engine", "null", env={"RYZ_ADAPTER_BYTES": str(MEMORY)}) as stack:
         yield stack
 
 
@@ -65,6 +68,14 @@ def test_an_adapter_of_a_model_that_was_never_loaded_loads_it(http: httpx.Client
     assert said(answer)
     assert answer.json()["model"] == f"{LATE}:fr"
     assert groups_of(http, LATE) == ("ready", 1, 1)
+
+
+def test_an_adapter_that_no_group_has_memory_for_is_left_out(stack: Stack, http: httpx.Client) -> None:
+    assert f"{LATE}:large" not in {one["id"] for one in http.get("/v1/models").json()["data"]}
+    assert (
+        f"adapter {LATE}:large is left out: it takes 1,048,577 bytes, and a group of {LATE} has 1,048,576 "
+        "for all; raise RYZ_ADAPTER_BYTES"
+    ) in " ".join(stack.output.read_text().split())
 
 
 def test_an_idle_model_does_not_sleep_below_its_least_groups(http: httpx.Client) -> None:

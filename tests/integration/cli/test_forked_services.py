@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from cli.models.commands import users_of
-from tests.kits.e2e.stack import Stack
+from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.waiting import wait_for
 
 SERVICES = ("kvstate", "router", "worker-g0", "worker-g1", "gateway")
@@ -100,3 +100,6 @@ def test_the_death_of_the_supervisor_ends_all(tmp_path: Path) -> None:
 def test_a_model_that_is_served_is_seen_to_be_in_use(stack: Stack) -> None:
     served = Path(psutil.Process(stack.pid_of("worker-g0")).environ()["RYZ_MODEL"])
     assert {stack.pid_of("worker-g0"), stack.pid_of("worker-g1")} <= set(users_of(served))
+    listed = ryz("models", "list", "--json", "--state-dir", str(stack.state_dir.path), cwd=stack.folder)
+    groups = {one["path"]: one["groups"] for one in json.loads(listed.stdout)["models"] if one["groups"]}
+    assert groups == {str(served): 2}

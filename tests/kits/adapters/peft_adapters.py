@@ -37,7 +37,9 @@ def save_adapter(family: str, entry: AdapterEntry, directory: Path, seed: int = 
     return save_adapter_of(random_model(family), entry, directory, seed)
 
 
-def save_adapter_of(base: Any, entry: AdapterEntry, directory: Path, seed: int = 1) -> Path:
+def save_adapter_of(
+    base: Any, entry: AdapterEntry, directory: Path, seed: int = 1, *, up_scale: float = UP_SCALE
+) -> Path:
     """The same of a model of transformers, which stays as it is."""
     from peft import LoraConfig, get_peft_model  # noqa: PLC0415 (slow to import)
 
@@ -51,12 +53,12 @@ def save_adapter_of(base: Any, entry: AdapterEntry, directory: Path, seed: int =
             if "lora_A" in name:
                 values.copy_(torch.randn(values.shape, generator=draw) / values.shape[1] ** 0.5)
             elif "lora_B" in name:
-                scale = UP_SCALE / values.shape[1] ** 0.5
+                scale = up_scale / values.shape[1] ** 0.5
                 values.copy_(torch.randn(values.shape, generator=draw) * scale)
             elif "lora_magnitude_vector" in name:  # the norms of the base's rows
                 values.mul_(1 + MOST_STRETCH * torch.rand(values.shape, generator=draw))
             elif "modules_to_save" in name:
-                values.add_(torch.randn(values.shape, generator=draw) * UP_SCALE / values.shape[1] ** 0.5)
+                values.add_(torch.randn(values.shape, generator=draw) * up_scale / values.shape[1] ** 0.5)
     with _quiet():
         model.save_pretrained(directory)
     return directory
@@ -89,6 +91,17 @@ def with_adapter(base: Any, adapter: Path) -> Any:
 
     with _quiet():
         return PeftModel.from_pretrained(copy.deepcopy(base), str(adapter)).eval()
+
+
+def greedy_tokens(model: Any, prompt: Sequence[int], count: int) -> list[int]:
+    """What a model of transformers, or of PEFT, goes on with; tokens that end a text do not end it."""
+    found, given, cache = list[int](), torch.tensor([list(prompt)]), None
+    with torch.no_grad():
+        for _ in range(count):
+            out = model(input_ids=given, past_key_values=cache, use_cache=True)
+            cache, given = out.past_key_values, out.logits[:, -1:].argmax(-1)
+            found.append(int(given))
+    return found
 
 
 @contextmanager

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.adapters.adapter import Adapter, Floats
+from services.worker.adapters.adapter import Adapter
 from services.worker.adapters.base_model import BaseModel
 from services.worker.adapters.targets import HEAD, ROW_PARALLEL
+from services.worker.adapters.tensor_values import Floats
 from services.worker.engine.adapters.row_factors import open_base_rows
 from services.worker.engine.adapters.weights import AdapterWeights, LowRank
 from services.worker.engine.checkpoint.rank_shares import share_of_mlp, share_of_vocabulary

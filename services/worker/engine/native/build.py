@@ -11,7 +11,6 @@ import os
 import platform
 import shlex
 import shutil
-import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from services.worker.engine.native.compiler_process import run_compiler
 from services.worker.engine.zig_compiler import COMPILE_LIMIT_S, OPTIONS, NoZig, temporary_compiler
 
 SOURCES = Path(__file__).resolve().parent / "src"
@@ -150,7 +150,7 @@ def _compile(target: str, compiler: Compiler) -> Path:
         options = [*_OPTIONS, *compiler.options[target]]
         command = [*compiler.command, *options, str(MAIN_SOURCE), "-o", str(draft)]
         try:
-            failed, errors = _run(command, compiler.limit_s)
+            failed, errors = run_compiler(command, compiler.limit_s)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NoKernels(f"{name} could not compile the kernels: {error}") from error
         if failed:
@@ -166,24 +166,6 @@ def _compile(target: str, compiler: Compiler) -> Path:
             if old != path:
                 old.unlink(missing_ok=True)
     return path
-
-
-def _run(command: list[str], limit_s: float) -> tuple[int, str]:
-    """Runs a compiler; returns its exit code and what it wrote to stderr.
-
-    Raises:
-        OSError: It cannot be started.
-        subprocess.TimeoutExpired: It took longer than the limit.
-    """
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as process:
-        try:
-            _, errors = process.communicate(timeout=limit_s)
-        except BaseException:
-            os.killpg(process.pid, signal.SIGKILL)  # the compilers that a driver starts, too
-            raise
-    return process.returncode, errors
 
 
 def _share(library: Path) -> None:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -11,9 +12,12 @@ from typer.testing import CliRunner
 from cli.__main__ import app
 from cli.console import CommandError
 from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.machine_facts import machine_facts, measure_model
 from cli.stack.model_dir import demo_model
 from cli.stack.plan import plan_stack
 from cli.stack.probes import Probe, Probes
+from services.worker.engine.native import build
+from tests.kits.engine.small_program import compiles, use_small_program
 from tests.kits.supervisor import options
 
 
@@ -93,6 +97,33 @@ def test_the_plan_of_a_file_is_shown_without_starting_anything(
     assert all(word in table for word in ("KV TOKENS", "PROCESSES", "two: 2 M parameters: 3 groups", "4,096"))
 
 
+@compiles
+def test_the_plan_counts_kernels_that_a_start_would_compile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RYZ_DEVICE", raising=False)
+    use_small_program(tmp_path, monkeypatch)
+    file = tmp_path / "models.toml"
+    file.write_text('[[models]]\nsource = "demo"\n')
+
+    def planned() -> dict[str, Any]:
+        shown = CliRunner().invoke(app, ["models", "plan", str(file), "--json"], catch_exceptions=False)
+        found: dict[str, Any] = json.loads(shown.stdout)
+        return found
+
+    assert not machine_facts(options(tmp_path, kernels="auto")).kernels
+    before = planned()
+    assert before["models"][0]["precision"] == "bf16"
+    assert "no compiled kernels" not in " ".join(before["text"])
+    build.ensure()
+    assert planned()["models"][0]["precision"] == "bf16"
+    monkeypatch.setattr(build, "find", lambda _: None)
+    monkeypatch.setenv("PATH", str(tmp_path))  # and no compiler
+    without = planned()
+    assert without["models"][0]["precision"] == "fp32"
+    assert "no compiled kernels" in " ".join(without["text"])
+
+
 @pytest.mark.parametrize(
     ("tokens", "said"),
     [
@@ -116,8 +147,6 @@ def test_the_exit_code_is_1_where_models_do_not_fit(
 
 def _tokens_that_fit_once() -> int:
     """Tokens of the demo model's KV that take three quarters of the memory that is free."""
-    from cli.stack.machine_facts import machine_facts, measure_model  # noqa: PLC0415 (reads this machine)
-
     machine = machine_facts(options(Path(), kernels="auto", redis_memory_share=0.4))
     size = measure_model(demo_model(), kernels=machine.kernels)
     return int(0.75 * machine.room_bytes / size.kv_token_bytes("bf16" if machine.kernels else "fp32"))

@@ -1,6 +1,6 @@
 // Packs an adapter's matrices for a linear, as `low_rank.h` reads them.
 #pragma once
-#include <cmath>
+#include <algorithm>
 #include <cstring>
 #include <vector>
 
@@ -23,24 +23,33 @@ struct LinearShape {
   int32_t gated, num_parts;
 };
 
-inline bool is_half(float x) {
+inline uint32_t bits_of(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, 4);
-  return !(bits & 0xffff);
+  return bits;
 }
 
-// To the nearest, of two the even one.
+// To the nearest, of two the even one; infinities and what is no number stay so.
 inline uint32_t to_half(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, 4);
-  return std::isfinite(x) ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : bits >> 16;
+  const uint32_t bits = bits_of(x), finite = (bits & 0x7f800000) != 0x7f800000;
+  return (bits + finite * (0x7fff + (bits >> 16 & 1))) >> 16;
 }
 
-// Whether bf16 holds all numbers without loss.
+// Whether bf16 holds all numbers without loss. Mostly the first ones decide; where they do not, many are seen at once.
+inline bool are_halves(const float* x, int64_t count) {
+  constexpr int64_t TOGETHER = 512;
+  for (int64_t at = 0; at < count; at += TOGETHER) {
+    const int64_t end = std::min(count, at + TOGETHER);
+    uint32_t lost = 0;
+    for (int64_t i = at; i < end; i++) lost |= bits_of(x[i]) & 0xffff;
+    if (lost) return false;
+  }
+  return true;
+}
+
 inline bool fits_halves(const LowRankPart* parts, const LinearShape& shape) {
   return std::all_of(parts, parts + shape.num_parts, [&](const LowRankPart& part) {
-    return (!part.down || std::all_of(part.down, part.down + part.rank * shape.inputs, is_half)) &&
-           std::all_of(part.up, part.up + part.rank * part.outputs, is_half);
+    return (!part.down || are_halves(part.down, part.rank * shape.inputs)) && are_halves(part.up, part.rank * part.outputs);
   });
 }
 
@@ -104,18 +113,39 @@ inline int64_t low_rank_bytes(const LowRankPart* parts, const LinearShape& shape
          (has_factors(parts, shape) ? shape.panels * PANEL * (int64_t)sizeof(float) : 0);
 }
 
-// Puts number `i` of those that are used one after the other into memory of zeros: a float, or half of a word. They lie
-// `wide` times LANES apart.
-inline void put(uint8_t* to, int64_t i, int64_t lane, bool halves, float x, int64_t wide = 1) {
+// Packs an inner feature's weights; `row` holds zeros behind them up to a multiple of two blocks. The blocks lie `step`
+// bytes apart.
+inline void pack_feature(const float* row, int64_t inputs, bool halves, uint8_t* to, int64_t step) {
   if (!halves) {
-    std::memcpy(to + (i * wide * LANES + lane) * 4, &x, 4);
+    for (int64_t at = 0; at < inputs; at += LANES, to += step) std::memcpy(to, row + at, LANES * 4);
     return;
   }
-  uint32_t word;
-  uint8_t* at = to + (i / 2 * wide * LANES + lane) * 4;
-  std::memcpy(&word, at, 4);
-  word |= to_half(x) << (i % 2 * 16);
-  std::memcpy(at, &word, 4);
+  for (int64_t at = 0; at < inputs; at += 2 * LANES, to += step) {
+    uint32_t words[LANES];
+    for (int lane = 0; lane < LANES; lane++) {
+      words[lane] = to_half(row[at + lane]) | to_half(row[at + LANES + lane]) << 16;
+    }
+    std::memcpy(to, words, sizeof words);
+  }
+}
+
+// Packs an output's weights into its lane of a slice of zeros; `first`: the slice's inner feature of the first one.
+inline void pack_output(const float* from, int64_t first, int64_t rank, bool halves, uint8_t* to) {
+  constexpr int64_t STEP = LANES * 4;
+  if (!halves) {
+    for (int64_t r = 0; r < rank; r++) std::memcpy(to + (first + r) * STEP, from + r, 4);
+    return;
+  }
+  const auto add = [&](int64_t i, uint32_t word) {
+    uint32_t before;
+    std::memcpy(&before, to + i * STEP, 4);
+    word |= before;
+    std::memcpy(to + i * STEP, &word, 4);
+  };
+  int64_t r = 0;
+  if (first % 2) add(first / 2, to_half(from[r++]) << 16);
+  for (; r + 1 < rank; r += 2) add((first + r) / 2, to_half(from[r]) | to_half(from[r + 1]) << 16);
+  if (r < rank) add((first + r) / 2, to_half(from[r]));
 }
 
 // target: low_rank_bytes of zeros, aligned to cache lines
@@ -126,18 +156,20 @@ inline PackedLowRank pack_low_rank(const LowRankPart* parts, const LinearShape& 
   uint8_t* up = down + all_down_bytes(parts, shape, halves);
   float* factors = (float*)(up + lay_out(parts, shape, halves, slices));
   const bool whole = is_whole(parts, shape);
+  std::vector<float> row(padded(shape.inputs, 2 * LANES));  // what is behind the inputs stays 0
   int64_t feature = 0;
   for (int64_t p = 0; p < shape.num_parts && !whole; p++) {
     for (int64_t r = 0; r < parts[p].rank; r++, feature++) {
       const FeatureGroup group(feature, rank);
       uint8_t* to = down + group.first * bytes + (feature - group.first) * LANES * 4;
-      const float* from = parts[p].down + r * shape.inputs;
-      for (int64_t i = 0; i < shape.inputs; i++) put(to, i / LANES, i % LANES, halves, from[i], group.count);
+      std::copy_n(parts[p].down + r * shape.inputs, shape.inputs, row.data());
+      pack_feature(row.data(), shape.inputs, halves, to, group.count * LANES * 4);
     }
   }
   each_output(parts, shape, [&](const LowRankPart& part, int64_t first, int64_t slice, int64_t lane, int64_t output) {
+    if (!part.rank) return;
     const UpSlice& s = slices[slice];
-    for (int64_t r = 0; r < part.rank; r++) put(up + s.at, first + r - s.begin, lane, halves, part.up[output * part.rank + r]);
+    pack_output(part.up + output * part.rank, first - s.begin, part.rank, halves, up + s.at + lane * 4);
   });
   if (!has_factors(parts, shape)) return {whole ? nullptr : down, up, slices, nullptr, (int32_t)rank, halves};
   std::fill(factors, factors + shape.panels * PANEL, 1.0f);

@@ -17,7 +17,7 @@ from services.worker.engine.native.build import NoKernels, ensure, find, main, t
 from tests.kits.engine.small_program import answer_of, compiles, use_small_program, write_program
 from tests.kits.waiting import wait_for
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[5]
 
 
 @pytest.fixture
