@@ -100,6 +100,9 @@ class NullEngine:
         self._deliver_later(future, result)
         return future
 
+    def hurry(self) -> None:
+        """Do nothing: a step brings all its tokens."""
+
     def supply_masks(self, masks: StepMasks) -> None:
         """Compute the step that waits for these masks, and those behind it that need none."""
         given: list[bytes] | None = masks.masks

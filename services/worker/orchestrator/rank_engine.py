@@ -129,6 +129,9 @@ class RankEngine:
             link.send_frame(frame)
         return future
 
+    def hurry(self) -> None:
+        """Do nothing: a step brings all its tokens."""
+
     def supply_masks(self, masks: StepMasks) -> None:
         """Send the masks to rank 0, which alone samples."""
         if not self._failure:

@@ -40,6 +40,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         embedding: Pools the hidden states of the prompt; then nothing is sampled.
         scored: Tokens of the prompt whose log probabilities the leader has; -1: it wants none.
         adapter: The slot of its adapter, which is loaded.
+        max_tokens: Tokens that it may still bring, for engines that generate on their own; 0: no limit is
+            given. Ranks sample what plans ask for.
     """
 
     seq_id: int
@@ -51,6 +53,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     embedding: EmbeddingOptions | None = None
     scored: int = -1
     adapter: int = NO_ADAPTER
+    max_tokens: int = 0
 
 
 class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -132,7 +135,8 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         top: The most probable tokens, if the request asked for them.
         error: Why there is no token; this sequence cannot go on, the others can.
         cause: With an error whose fault it is: the request's, since its grammar and other demands leave no
-            token, or unclear: a bug in our grammars, or logits that are no numbers (`failure_owners.py`).
+            token, that of the group's guest, or unclear: a bug in our grammars, or logits that are no numbers
+            (`failure_owners.py`).
     """
 
     seq_id: int
@@ -140,13 +144,14 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprob: float = 0.0
     top: list[Alternative] = []
     error: str = ""
-    cause: Literal["demand", "grammar", "not_finite"] = "not_finite"
+    cause: Literal["demand", "grammar", "guest", "not_finite"] = "not_finite"
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sampled tokens of a step, in the order of the plan's sampling chunks, and rank 0's seconds.
 
-    A chunk with drafts has one token more than drafts that were right.
+    A chunk with drafts has one token more than drafts that were right. With `EngineInfo.streams` chunks may
+    have none: their sequences have brought nothing yet, and the same token is planned again.
 
     Attributes:
         prompts: What it has brought of prompts; comes before the tokens of the same sequences. A sequence
@@ -200,7 +205,10 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             when the block is vacated; 0: it does not, as on a GPU.
         sliding_bytes: The same of a sliding block.
         adapters: Whether it computes with adapters.
-        ranks: The ranks, in order.
+        streams: Sequences generate on their own from their admission to their release; a step brings what
+            has arrived of them, one token of each at most. Then `run_ahead` is 0.
+        max_running: Sequences that it computes at once; 0: as many as it is given.
+        ranks: The ranks, in order; none for an engine of others.
     """
 
     num_blocks: int
@@ -216,6 +224,8 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     block_bytes: int = 0
     sliding_bytes: int = 0
     adapters: bool = False
+    streams: bool = False
+    max_running: int = 0
     ranks: list[RankInfo] = []
 
 
@@ -240,6 +250,10 @@ class Engine(Protocol):
             EngineFailed: The engine has failed.
             RuntimeError: `MAX_OUTSTANDING` steps are not done, which is a bug of the caller.
         """
+        ...
+
+    def hurry(self) -> None:
+        """End the running step with what has arrived, if `EngineInfo.streams`; else do nothing."""
         ...
 
     def supply_masks(self, masks: StepMasks) -> None:
