@@ -4,6 +4,7 @@ A guest is an engine of others behind a group (docs/guests.md). Leaders and rout
 a router sends a request only to groups that can, and a leader refuses what comes to it anyway.
 """
 
+import hashlib
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
@@ -40,13 +41,22 @@ class Lack(NamedTuple):
 
 
 def guest_fingerprint(name: str) -> str:
-    """Returns the fingerprint of a guest's group. It says which fingerprints are those of guests."""
-    return f"{_GUEST}{name}"
+    """Returns the fingerprint of a guest's group, by which `is_guest` knows it.
+
+    Args:
+        name: Names the model and the kind of guest, in any characters.
+    """
+    return _GUEST + hashlib.blake2b(name.encode(), digest_size=12).hexdigest()
 
 
 def is_guest(fingerprint: str) -> bool:
     """Returns whether a guest made the tokens that come with this fingerprint."""
     return fingerprint.startswith(_GUEST)
+
+
+def begun_by_guest(resume: ResumePoint | None) -> bool:
+    """Returns whether a guest made the first tokens of an answer that goes on, or may have made them."""
+    return resume is not None and bool(is_guest(resume.fingerprint) or resume.resumed)
 
 
 def needs_of(request: GenerateRequest, *, adapter: bool = False) -> dict[str, str]:
@@ -70,7 +80,7 @@ def needs_of(request: GenerateRequest, *, adapter: bool = False) -> dict[str, st
             needs["grammar"] = "tools"
     if request.resume is not None and any(request.resume.token_ids):
         needs["continuation"] = "resume"
-        if state := _state_of(request.sampling, needs):
+        if state := _state_of(request, needs):
             needs[REBUILT_STATE] = state
     return needs
 
@@ -98,9 +108,12 @@ def _has_seed(sampling: Sampling) -> bool:
     return given and sampling.temperature != 0
 
 
-def _state_of(sampling: Sampling, needs: Mapping[str, str]) -> str:
+def _state_of(request: GenerateRequest, needs: Mapping[str, str]) -> str:
     """Returns a field whose state no guest rebuilds from the tokens so far; empty: there is none."""
-    return next((needs[one] for one in ("penalties", "seed", "grammar", "prompt_logprobs") if one in needs), "")
+    if request.continues and not begun_by_guest(request.resume):
+        return "continues"  # the first tokens repeat the end of the given message
+    kept = ("penalties", "seed", "grammar", "prompt_logprobs")
+    return next((needs[one] for one in kept if one in needs), "")
 
 
 def lack_of(lacks: Collection[str], needs: Mapping[str, str]) -> Lack | None:
@@ -111,16 +124,15 @@ def lack_of(lacks: Collection[str], needs: Mapping[str, str]) -> Lack | None:
     return None
 
 
-def refusal(lack: Lack, guest: str, group: str, model: str, *, resumed: bool) -> RyzError:
+def refusal(lack: Lack, guest: str, model: str, *, resumed: bool) -> RyzError:
     """Returns the refusal of a request that only guests could get, which cannot serve it.
 
     Args:
         guest: The name of one of these guests.
-        group: Its group.
         resumed: An answer would have had to go on there.
     """
     can_not = _WORDS.get(lack.need, "take `{field}`").format(field=lack.field)
-    who = f"{guest} in group {group} cannot {can_not}, and no other group of model {model} is there"
+    who = f"the guest {guest} cannot {can_not}, and model {model} has no other group"
     if resumed:
         return Unavailable(
             f"the answer cannot go on: {who}; send the request again", reason=GUEST_CANNOT, param=lack.field

@@ -97,7 +97,6 @@ class Unable(NamedTuple):
 
     lack: Lack
     guest: str
-    group: str
     resumed: bool
 
 

@@ -21,7 +21,7 @@ from services.worker.rank_protocol.kv_messages import (
 from services.worker.rank_protocol.prompt_parts import PromptPart
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
-from shared.messages import EmbeddingOptions
+from shared.messages import EmbeddingOptions, GuestCard
 
 BLOCK_SIZE = 16  # tokens per KV block
 MAX_OUTSTANDING = 2  # steps that an engine takes before the first of them is done
@@ -208,6 +208,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         streams: Sequences generate on their own from their admission to their release; a step brings what
             has arrived of them, one token of each at most. Then `run_ahead` is 0.
         max_running: Sequences that it computes at once; 0: as many as it is given.
+        guest: The engine of others that computes, and what it lacks; None: an engine of ours.
         ranks: The ranks, in order; none for an engine of others.
     """
 
@@ -226,6 +227,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     adapters: bool = False
     streams: bool = False
     max_running: int = 0
+    guest: GuestCard | None = None
     ranks: list[RankInfo] = []
 
 

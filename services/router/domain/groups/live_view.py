@@ -109,7 +109,7 @@ def split_by_standing(
             needed = needs() if needed is None else needed
             if (lack := lack_of(guest.lacks, needed)) is not None:
                 away[group.name] = UNABLE
-                unable = Unable(lack, guest.name, group.name, "continuation" in needed)
+                unable = Unable(lack, guest.name, "continuation" in needed)
                 continue
         standing = group.standing(now)
         if standing == "ready":

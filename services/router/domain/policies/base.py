@@ -91,9 +91,7 @@ def no_ready_group(fleet: FleetView) -> Refusal:
         )
     standings, unable = set(fleet.away.values()), fleet.unable
     if unable is not None and standings == {UNABLE}:
-        error = guest_refusal(
-            unable.lack, unable.guest, unable.group, fleet.model, resumed=unable.resumed
-        )
+        error = guest_refusal(unable.lack, unable.guest, fleet.model, resumed=unable.resumed)
         return Refusal(error.code, GUEST_CANNOT, error.message, param=unable.lack.field)
     states = ", ".join(f"{name} is {state}" for name, state in sorted(fleet.away.items()))
     failed = standings == {"failed"}
