@@ -86,16 +86,21 @@ def needs_of(request: GenerateRequest, *, adapter: bool = False) -> dict[str, st
 
 
 def _needs_of_sampling(sampling: Sampling) -> dict[str, str]:
+    draws = sampling.temperature != 0
     wanted = {
+        "ignore_eos": sampling.ignore_eos,
         "logit_bias": bool(sampling.logit_bias),
         "logprobs": sampling.logprobs >= 0,
-        "min_p": bool(sampling.min_p),
+        "min_p": draws and bool(sampling.min_p),
+        "min_tokens": sampling.min_tokens > 0,
         "prompt_logprobs": sampling.prompt_logprobs >= 0,
         "repetition_penalty": sampling.repetition_penalty not in (None, 1.0),
-        "seed": _has_seed(sampling),
-        "top_k": bool(sampling.top_k),
+        "seed": draws and _has_seed(sampling),
+        "top_k": draws and bool(sampling.top_k),
     }
     needs = {name: name for name, is_wanted in wanted.items() if is_wanted}
+    if sampling.stop_token_ids:
+        needs["token_ids_out"] = "stop_token_ids"
     for field in ("presence_penalty", "frequency_penalty"):
         if getattr(sampling, field):
             needs["penalties"] = field
@@ -103,16 +108,15 @@ def _needs_of_sampling(sampling: Sampling) -> dict[str, str]:
 
 
 def _has_seed(sampling: Sampling) -> bool:
-    """Returns whether the caller counts on a seed; at temperature 0 nothing is drawn."""
-    given = sampling.seed != 0 if sampling.seed_given is None else sampling.seed_given
-    return given and sampling.temperature != 0
+    """Returns whether the caller counts on the seed."""
+    return sampling.seed != 0 if sampling.seed_given is None else sampling.seed_given
 
 
 def _state_of(request: GenerateRequest, needs: Mapping[str, str]) -> str:
     """Returns a field whose state no guest rebuilds from the tokens so far; empty: there is none."""
     if request.continues and not begun_by_guest(request.resume):
         return "continues"  # the first tokens repeat the end of the given message
-    kept = ("penalties", "seed", "grammar", "prompt_logprobs")
+    kept = ("penalties", "seed", "grammar", "min_tokens", "prompt_logprobs")
     return next((needs[one] for one in kept if one in needs), "")
 
 

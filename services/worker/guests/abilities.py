@@ -7,7 +7,7 @@ from shared.guest_needs import REBUILT_STATE
 from shared.messages import GuestCard
 
 # The guest engine hands none of these on, whatever the guest says of itself.
-_NOT_CARRIED: frozenset[str] = frozenset({"embeddings", "grammar", "prompt_logprobs"})
+_NOT_CARRIED: frozenset[str] = frozenset({"adapters", "embeddings", "grammar", "prompt_logprobs"})
 _ALL: frozenset[str] = frozenset(get_args(Ability))
 
 

@@ -12,21 +12,15 @@ from services.worker.guests.abilities import guest_card
 from services.worker.guests.port import Guest, GuestFacts, GuestPart, GuestSequence
 from services.worker.guests.stream import GuestStream
 from services.worker.rank_protocol.adapters import AdapterLoaded, LoadAdapter
-from services.worker.rank_protocol.failures import EngineFailed
+from services.worker.rank_protocol.engine_info import EngineInfo
+from services.worker.rank_protocol.failures import EngineFailed, Failure, engine_error
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import (
-    BLOCK_SIZE,
-    EngineInfo,
-    NewSequence,
-    Sampled,
-    StepPlan,
-    StepResult,
-)
+from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
 from shared.guest_needs import guest_fingerprint
 
-_STOPPED = EngineFailed("the guest is stopped")
+_STOPPED = Failure("start_failed", "the guest is stopped")
 
 
 class GuestEngine:
@@ -55,16 +49,15 @@ class GuestEngine:
 
     async def start(self) -> EngineInfo:
         """Start the guest, and return what it says of itself."""
+        limit = asyncio.timeout(self._start_timeout_s)
         try:
-            async with asyncio.timeout(self._start_timeout_s) as limit:
+            async with limit:
                 facts = await self._guest.start()
-        except TimeoutError as error:
+        except BaseException as error:
             await self._guest.stop()
-            late = limit.expired()
-            why = f"within {self._start_timeout_s:g} s" if late else f"and reports a timeout: {error}"
-            raise EngineFailed(f"the guest did not become ready {why}", "start_failed") from error
-        except BaseException:
-            await self._guest.stop()
+            if limit.expired():
+                why = f"the guest is not ready after {self._start_timeout_s:g} s"
+                raise EngineFailed(why, "start_failed") from error
             raise
         self._facts, self._steps = facts, 0
         return EngineInfo(
@@ -83,7 +76,7 @@ class GuestEngine:
         """Close and open streams; the step ends with the first token, or at once if it is to bring none."""
         facts = self._facts
         if facts is None:
-            raise self._failure
+            raise engine_error(self._failure)
         if self._result is not None and not self._result.done():
             raise RuntimeError(f"step {plan.step_id} was submitted before the one before it was done")
         for seq_id in plan.release:
@@ -143,7 +136,7 @@ class GuestEngine:
         await self._guest.stop()
 
     def _num_blocks(self, facts: GuestFacts) -> int:
-        """Return how many blocks the scheduler may count on: what the guest says, else no limit of its own."""
+        """Return the blocks of its KV cache, or enough for all that run if it does not say."""
         if facts.kv_tokens:
             return max(1, facts.kv_tokens // BLOCK_SIZE)
         return (facts.max_running or self._max_running) * -(-facts.context_length // BLOCK_SIZE)
@@ -187,18 +180,18 @@ class GuestEngine:
         if self._facts is None:
             return  # it was lost before, or is starting: `start` says why
         waits = self._result is not None and not self._result.done()
-        self._lose(EngineFailed(f"the guest is gone: {why}", "guest_lost"))
+        self._lose(Failure("guest_lost", f"the guest is gone: {why}"))
         if not waits and self._on_idle_failure is not None:
             self._on_idle_failure()
 
-    def _lose(self, error: EngineFailed) -> None:
-        """Drop all streams; the step that waits, and those that are submitted later, raise the error."""
+    def _lose(self, failure: Failure) -> None:
+        """Drop all streams; the step that waits, and those that are submitted later, raise the failure."""
         result = self._result
-        self._facts, self._failure = None, error
+        self._facts, self._failure = None, failure
         self._streams.clear()
         self._forget_step()
         if result is not None and not result.done():
-            result.set_exception(error)
+            result.set_exception(engine_error(failure))
             result.exception()  # retrieved, so that asyncio does not warn
 
     def _forget_step(self) -> None:

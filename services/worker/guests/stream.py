@@ -41,6 +41,8 @@ class GuestStream:
                 return
             if one.error:
                 self._ended = one.error
+            elif one.seq_id != self._new.seq_id:
+                self._ended = f"it brought a token of sequence {one.seq_id} for sequence {self._new.seq_id}"
             elif not 0 <= one.token_id < self._vocab_size:
                 self._ended = f"it brought token {one.token_id}, and the model has {self._vocab_size} tokens"
             elif self._brought < self._most:
@@ -61,8 +63,6 @@ class GuestStream:
         return None
 
     def _append(self, one: Sampled) -> None:
-        if one.seq_id != self._new.seq_id:
-            raise ValueError(f"a part of sequence {self._new.seq_id} has a token of sequence {one.seq_id}")
         self._arrived.append(one)
         self._brought += 1
         self._last = one.token_id

@@ -1,0 +1,1 @@
+"""Guests: engines of others that tests script."""
