@@ -186,7 +186,9 @@ class ModelEntry(BaseModel):
         unset = type(self).model_fields
         for name in _OF_OWN if self.remote else ():
             if getattr(self, name) != unset[name].default:
-                raise ValueError(f"`{name}` is for models that are computed here, and `remote` is not: leave it out")
+                raise ValueError(
+                    f"`{name}` is for models that are computed here, and `remote` is not: leave it out"
+                )
         return self
 
     @property

@@ -80,5 +80,7 @@ def with_key_file(declared: Declaration, model: ServedModel) -> ServedModel:
     if declared.file is not None and not path.is_absolute():
         path = declared.file.absolute().parent / path
     if not path.is_file():
-        declared.add_entry_problem(model.number, "key_file", f"there is no file {path}: name the server's key")
+        declared.add_entry_problem(
+            model.number, "key_file", f"there is no file {path}: name the server's key"
+        )
     return model.with_values(key_file=str(path))

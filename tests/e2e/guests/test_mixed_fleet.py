@@ -207,7 +207,9 @@ def test_what_the_guest_lacks_is_served_by_the_own_group(fleet: Fleet) -> None:
         ),
     ],
 )
-def test_without_another_group_it_is_refused_by_name(fleet: Fleet, fields: dict[str, Any], param: str) -> None:
+def test_without_another_group_it_is_refused_by_name(
+    fleet: Fleet, fields: dict[str, Any], param: str
+) -> None:
     answer = ask(fleet, "hello", model=SOLO, **fields)
     assert answer.status_code == 400, answer.text
     error = answer.json()["error"]
@@ -222,7 +224,11 @@ def test_a_session_keeps_its_context_in_both_kinds_of_groups(fleet: Fleet) -> No
         answer = fleet.api.post(
             "/v1/chat/completions",
             headers={"X-Session-Id": "both"},
-            json={"model": "demo", "messages": [{"role": "user", "content": f"turn {number}"}], "max_tokens": 8},
+            json={
+                "model": "demo",
+                "messages": [{"role": "user", "content": f"turn {number}"}],
+                "max_tokens": 8,
+            },
         )
         assert answer.status_code == 200, answer.text
         body = answer.json()

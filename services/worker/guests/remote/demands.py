@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from services.worker.guests.port import Ability, GuestSequence
-from services.worker.guests.remote.wire.dialect import Ask
 from services.worker.guests.remote.tokens.prompt_text import PromptText
+from services.worker.guests.remote.wire.dialect import Ask
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
 

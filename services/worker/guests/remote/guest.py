@@ -7,13 +7,13 @@ import asyncio
 from collections.abc import Callable
 
 from services.worker.guests.port import Ability, GuestFacts, GuestPart, GuestSequence
-from services.worker.guests.remote.probing.ability_probe import AbilityProbe
 from services.worker.guests.remote.health_watch import HealthWatch
-from services.worker.guests.remote.wire.remote_http import RemoteHttp
 from services.worker.guests.remote.options import RemoteOptions, check_options
+from services.worker.guests.remote.probing.ability_probe import AbilityProbe
 from services.worker.guests.remote.probing.server_facts import ServerFacts, read_facts
 from services.worker.guests.remote.stream import RemoteStream, Server
 from services.worker.guests.remote.tokens.text_tokens import TextTokens
+from services.worker.guests.remote.wire.remote_http import RemoteHttp
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.text.tokenizer import Tokenizer
 
@@ -40,7 +40,6 @@ class RemoteGuest:
         self._on_failure: Callable[[str], None] = lambda _: None
         self._http: RemoteHttp | None = None
         self._server: Server | None = None
-        self._described: ServerFacts | None = None
         self._watch: HealthWatch | None = None
         self._watching: asyncio.Task[None] | None = None
         self._streams: dict[int, asyncio.Task[None]] = {}
@@ -65,6 +64,7 @@ class RemoteGuest:
             async with asyncio.timeout(self._options.probe_timeout_s):
                 described = await read_facts(http, self._options)
                 probed = await AbilityProbe(http, self._options, described, self._tokenizer).run()
+            facts = self._facts(described, probed.abilities)
         except TimeoutError as error:
             await self._fail_start()
             raise EngineFailed(
@@ -75,10 +75,8 @@ class RemoteGuest:
         except EngineFailed:
             await self._fail_start()
             raise
-        facts = self._facts(described, probed.abilities)
         texts = TextTokens(self._tokenizer) if self._tokenizer.has_token_bytes else None
         self._server = Server(http, self._options, facts, probed, texts)
-        self._described = described
         self._num_lost, self._state = 0, "ready"
         self._watch = HealthWatch(
             http,

@@ -3,11 +3,11 @@
 import asyncio
 from collections.abc import Callable
 
-from services.worker.guests.remote.wire.remote_http import RemoteHttp
 from services.worker.guests.remote.load_metrics import read_load
 from services.worker.guests.remote.options import RemoteOptions
-from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.guests.remote.probing.server_facts import ServerFacts
+from services.worker.guests.remote.wire.remote_http import RemoteHttp
+from services.worker.guests.remote.wire.server_error import ServerError
 
 _LATE_ALLOWED = 2  # checks in a row without an answer
 

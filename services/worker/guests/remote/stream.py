@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import structlog
 
 from services.worker.guests.port import GuestFacts, GuestPart, GuestSequence
+from services.worker.guests.remote.demands import ask_for, unmet
+from services.worker.guests.remote.options import RemoteOptions
 from services.worker.guests.remote.probing.ability_probe import Probed
 from services.worker.guests.remote.tokens.answer_tokens import AnswerTokens
-from services.worker.guests.remote.demands import ask_for, unmet
+from services.worker.guests.remote.tokens.text_tokens import TextTokens
 from services.worker.guests.remote.wire.event_reader import Event, EventReader
 from services.worker.guests.remote.wire.remote_http import RemoteHttp
-from services.worker.guests.remote.options import RemoteOptions
 from services.worker.guests.remote.wire.server_error import ServerError
-from services.worker.guests.remote.tokens.text_tokens import TextTokens
 
 log = structlog.get_logger(__name__)
 

@@ -1,4 +1,4 @@
-"""Guests get no request that needs what they lack; it goes elsewhere, waits for a group, or is refused by name."""
+"""Guests get no request that needs what they lack: it goes elsewhere, waits, or is refused by name."""
 
 import pytest
 from msgspec.structs import replace

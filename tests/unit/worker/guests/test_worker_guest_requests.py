@@ -1,4 +1,4 @@
-"""What a leader refuses because of its guest, and how answers and sessions go between guests and own engines."""
+"""What a leader refuses because of its guest, and how answers and sessions change engines."""
 
 import dataclasses
 from typing import Any
@@ -20,7 +20,12 @@ from tests.kits.worker.leader import DictStore, Kit, chat, text_of, tokens_of
 
 
 def scripted(**facts: Any) -> ScriptedGuest:
-    given = {"name": "scripted 1", "fingerprint": "demo on scripted", "context_length": 2048, "vocab_size": 257}
+    given = {
+        "name": "scripted 1",
+        "fingerprint": "demo on scripted",
+        "context_length": 2048,
+        "vocab_size": 257,
+    }
     return ScriptedGuest(facts=GuestFacts(**{**given, "abilities": ABLE, **facts}), by_itself=True)
 
 
@@ -112,7 +117,12 @@ async def test_heartbeats_and_status_tell_the_guest_and_what_it_lacks(memory_bus
 
 
 def resume_of(text: str, fingerprint: str, **fields: Any) -> dict[str, Any]:
-    return {"token_ids": [pack_tokens(list(text.encode()))], "next_seq": 2, "fingerprint": fingerprint, **fields}
+    return {
+        "token_ids": [pack_tokens(list(text.encode()))],
+        "next_seq": 2,
+        "fingerprint": fingerprint,
+        **fields,
+    }
 
 
 @pytest.mark.parametrize(

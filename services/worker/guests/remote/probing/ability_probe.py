@@ -4,17 +4,17 @@ import asyncio
 from dataclasses import dataclass
 
 from services.worker.guests.port import Ability
-from services.worker.guests.remote.wire.dialect import Dialect
-from services.worker.guests.remote.wire.remote_http import RemoteHttp
-from services.worker.guests.remote.wire.native_dialect import NativeDialect
-from services.worker.guests.remote.wire.openai_dialect import FIELDS, OpenAIDialect
 from services.worker.guests.remote.options import RemoteOptions
-from services.worker.guests.remote.tokens.prompt_text import PromptText
 from services.worker.guests.remote.probing.sampling_probe import SamplingProbe
-from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.guests.remote.probing.server_facts import ServerFacts
 from services.worker.guests.remote.probing.small_answers import GREEDY, SmallAnswers
 from services.worker.guests.remote.probing.tokenizer_check import TEXTS, check_token_ids, first_token_added
+from services.worker.guests.remote.tokens.prompt_text import PromptText
+from services.worker.guests.remote.wire.dialect import Dialect
+from services.worker.guests.remote.wire.native_dialect import NativeDialect
+from services.worker.guests.remote.wire.openai_dialect import FIELDS, OpenAIDialect
+from services.worker.guests.remote.wire.remote_http import RemoteHttp
+from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.text.tokenizer import Tokenizer

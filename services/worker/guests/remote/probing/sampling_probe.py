@@ -11,10 +11,10 @@ from typing import Any, Final
 import msgspec
 
 from services.worker.guests.port import Ability
-from services.worker.guests.remote.wire.dialect import Dialect
-from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.guests.remote.probing.server_facts import Kind
 from services.worker.guests.remote.probing.small_answers import GREEDY, SmallAnswer, SmallAnswers
+from services.worker.guests.remote.wire.dialect import Dialect
+from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.text.tokenizer import Tokenizer
 

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import msgspec
 
-from services.worker.guests.remote.wire.remote_http import RemoteHttp, Reply
 from services.worker.guests.remote.options import RemoteOptions
+from services.worker.guests.remote.wire.remote_http import RemoteHttp, Reply
 from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 

@@ -1,8 +1,8 @@
 """Compares the server's tokenizer with ours, and finds out what it puts before texts."""
 
-from services.worker.guests.remote.wire.dialect import Dialect
 from services.worker.guests.remote.options import RemoteOptions
 from services.worker.guests.remote.probing.small_answers import SmallAnswers
+from services.worker.guests.remote.wire.dialect import Dialect
 from services.worker.rank_protocol.failures import EngineRefused
 from services.worker.text.tokenizer import Tokenizer
 

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from services.worker.guests.port import FinishedBy, GuestSequence
+from services.worker.guests.remote.tokens.text_tokens import AnswerText, TextTokens
 from services.worker.guests.remote.wire.dialect import Piece
 from services.worker.guests.remote.wire.server_error import ServerError
-from services.worker.guests.remote.tokens.text_tokens import AnswerText, TextTokens
 from services.worker.rank_protocol.plan import Sampled
 
 _MOST_OF_CHARACTER = 4  # tokens that a character can be split into

@@ -4,7 +4,7 @@ They need not be those that the server sampled: only their bytes are promised. I
 tokens have known bytes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from services.worker.guests.remote.wire.server_error import ServerError
@@ -40,7 +40,7 @@ class TextTokens:
             return ()
         return self._cached(text) if len(text) <= _MAX_CACHED else self._make(text)
 
-    def bytes_of(self, token_ids: tuple[int, ...] | list[int]) -> bytes:
+    def bytes_of(self, token_ids: Sequence[int]) -> bytes:
         """Return the bytes that tokens add to an answer."""
         return b"".join(map(self._tokenizer.token_bytes, token_ids))
 
