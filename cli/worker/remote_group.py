@@ -118,8 +118,8 @@ def _tokenizer(options: WorkerOptions) -> Path:
         given = options.model
     if not given:
         fail(
-            f"`--tokenizer` is missing: name the tokenizer of {options.model}, a Hugging Face directory or a GGUF "
-            "file. Weights are not needed.",
+            f"`--tokenizer` is missing: name the tokenizer of {options.model}, a Hugging Face directory or a "
+            "GGUF file. Weights are not needed.",
             2,
         )
     path = find_model(Path(given), "null", 1, pull=options.pull)  # no rank reads its weights

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,7 +20,7 @@ import pytest
 
 from cli.stack.model_dir import demo_model
 from services.worker.null.engine import TEXT
-from tests.kits.e2e.stack import RYZ, ROOT, Stack
+from tests.kits.e2e.stack import ROOT, RYZ, Stack
 from tests.kits.waiting import PATIENCE_S, wait_for
 
 GUEST = "remote-guest"
@@ -236,7 +237,7 @@ def test_a_session_keeps_its_context_in_both_kinds_of_groups(fleet: Fleet) -> No
         groups.add(answer.headers["x-ryz-group"])
         sizes.append(body["usage"]["prompt_tokens"])
     assert groups == {"g0", GUEST}
-    grown = [later - earlier for earlier, later in zip(sizes, sizes[1:], strict=False)]
+    grown = [later - earlier for earlier, later in pairwise(sizes)]
     assert min(grown) > 8, "each prompt has the turns before it"
     assert max(grown) - min(grown) <= 2
 
@@ -256,8 +257,8 @@ def test_a_server_that_is_not_there_is_one_sentence(fleet: Fleet) -> None:
         (str(fleet.server.base_url), "nothing", "has no model 'nothing'; it has 'demo'"),
     ):
         shown = subprocess.run(
-            [*RYZ, "worker", "--remote", remote, "--model", "x", "--remote-model", name, "--tokenizer", "demo",
-             "--group", f"away-{name}", "--state-dir", str(fleet.stack.state_dir.path)],
+            [*RYZ, "worker", "--remote", remote, "--model", "x", "--remote-model", name, "--tokenizer",
+             "demo", "--group", f"away-{name}", "--state-dir", str(fleet.stack.state_dir.path)],
             cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE_S,
         )  # fmt: skip
         assert shown.returncode != 0

@@ -11,7 +11,6 @@ from services.router.domain.groups.group import Group
 from services.router.domain.rendezvous import preferred
 from shared.guest_needs import lack_of
 
-
 Needs = Callable[[], Mapping[str, str]]  # of a request, with the fields that ask for it
 
 
@@ -93,7 +92,7 @@ class Standings(NamedTuple):
 
 
 def split_by_standing(
-    groups: Iterable[Group], model: str, now: float, avoid: str, weights: str, needs: Needs
+    groups: Iterable[Group], model: str, now: float, avoid: str, weights: str, *, needs: Needs
 ) -> Standings:
     """Sorts the groups of a model; `needs` is called once, and only if one of them is a guest's."""
     ready: dict[str, Group] = {}
