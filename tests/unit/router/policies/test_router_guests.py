@@ -43,6 +43,14 @@ def test_what_is_needed_counts_more_than_equal_weights() -> None:
     assert [group.name for group in view.ready] == ["own"]
 
 
+def test_a_guest_that_lost_a_stream_gets_it_back_only_if_there_is_no_other_group() -> None:
+    one, two = fleet_of(), fleet_of(guests=2)
+    names = [[group.name for group in fleet.view("m", 0.0, "guest0", "guest:1").ready] for fleet in (one, two)]
+    assert names == [["own"], ["guest1"]]
+    alone = fleet_of(own=None).view("m", 0.0, "guest0", "guest:1")
+    assert [group.name for group in alone.ready] == ["guest0"]
+
+
 def test_needs_are_not_looked_at_where_there_are_no_guests() -> None:
     def never() -> dict[str, str]:
         raise AssertionError("asked")
