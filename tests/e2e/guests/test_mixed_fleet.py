@@ -65,6 +65,8 @@ def program(*command: str, folder: Path, log: Path) -> Iterator["subprocess.Pope
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+            assert process.stdout is not None
+            process.stdout.close()
 
 
 @contextmanager
