@@ -111,6 +111,7 @@ class RemoteGuest:
             "server": self._options.host,
             "model": self._options.model,
             "streams": len(self._streams),
+            "ending": len(self._ending),
             "tokens": self._tokens_brought,
         }
         if self._server is not None:

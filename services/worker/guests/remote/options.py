@@ -80,6 +80,12 @@ def check_options(options: RemoteOptions) -> None:
             "name another server",
             param="url",
         )
+    if any(not "!" <= character <= "~" for character in options.api_key):
+        raise InvalidRequest(
+            f"the API key for {options.host} has a space, a line break or another character that no header "
+            "can have; see whether its file has the key alone",
+            param="api_key",
+        )
     if not options.model:
         raise InvalidRequest(f"the model's name at {options.host} is missing", param="model")
 

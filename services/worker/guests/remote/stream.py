@@ -12,7 +12,7 @@ from services.worker.guests.remote.demands import ask_for, unmet
 from services.worker.guests.remote.options import RemoteOptions
 from services.worker.guests.remote.probing.ability_probe import Probed
 from services.worker.guests.remote.tokens.answer_tokens import AnswerTokens
-from services.worker.guests.remote.tokens.text_tokens import TextTokens
+from services.worker.guests.remote.tokens.text_tokens import TextTokens, ends_within_character
 from services.worker.guests.remote.wire.event_reader import Event, EventReader
 from services.worker.guests.remote.wire.remote_http import RemoteHttp
 from services.worker.guests.remote.wire.server_error import ServerError
@@ -21,6 +21,7 @@ log = structlog.get_logger(__name__)
 
 _EVENT_BYTES = 64 * 1024  # an event of a few tokens with the log probabilities of twenty others
 _TOKEN_BYTES = 32  # of an id and of its text within the first event, which may repeat the prompt
+_TAIL = 8  # tokens, with the last character
 _REST_S = 1.0  # for what comes behind the end, so that the connection can be used again
 
 
@@ -78,8 +79,14 @@ class RemoteStream:
         if why := unmet(sequence, server.facts.abilities):
             raise ServerError(why)
         probed, options = server.probed, server.options
-        ask = ask_for(sequence, options.model, server.facts.abilities, probed.prompts)
+        given = (sequence, options.model, server.facts.abilities, probed.prompts)
+        # a prompt that is spelled out is tokenized for the check of it
+        ask = ask_for(*given) if probed.prompts is None else await asyncio.to_thread(ask_for, *given)
         num_prompt = len(sequence.new.token_ids)
+        if server.texts is not None and "token_ids_out" not in server.facts.abilities:
+            tail = server.texts.bytes_of(sequence.new.token_ids[-_TAIL:])
+            if ends_within_character(tail):
+                raise ServerError("brings text only, and this sequence ends within a character")
         answer = AnswerTokens(
             sequence,
             texts=server.texts,

@@ -167,9 +167,10 @@ async def other_prompt(answer: Answer, script: Script) -> None:
             event["usage"]["prompt_tokens"] += 3
         else:
             event["tokens_evaluated"] += 3
-    await plain(answer, script)
+    await write_stream(answer, [*script.frames(), script.done])
 
 
 async def cut_prompt(answer: Answer, script: Script) -> None:
-    script.events[-1]["truncated"] = True
-    await plain(answer, script)
+    """The context is full, and the server has left out a part of the sequence."""
+    end = {**script.events[-1], "truncated": True}
+    await write_stream(answer, [*script.frames(0, script.after), frame(end)])

@@ -1,7 +1,6 @@
 """The false server: routes requests, and acts badly when it is told to.
 
-It is told by `behave`, or by `POST /behave` with `{"name": ..., "after": ..., "times": ...}`. `POST /die` ends
-it.
+It is told by `behave`, or by `POST /behave` with an object of its arguments. `POST /die` ends it.
 """
 
 import asyncio
@@ -30,6 +29,8 @@ class FalseServer:
         seen: Number of requests by path.
         bodies: The bodies of all completions.
         open_streams: Completions that are being answered.
+        num_connections: Connections that were made.
+        healthy: What its health check says.
     """
 
     def __init__(self, voice: Voice, *, api_key: str = "", die: Callable[[], None] | None = None) -> None:
@@ -37,6 +38,7 @@ class FalseServer:
         self.seen: Counter[str] = Counter()
         self.bodies: list[Object] = []
         self.open_streams = 0
+        self.num_connections = 0
         self.healthy = True
         self.port = 0
         self._api_key = api_key
@@ -72,6 +74,7 @@ class FalseServer:
         own = asyncio.current_task()
         assert own is not None
         self._connections.add(writer)
+        self.num_connections += 1
         self._handlers.add(own)
         ahead: bytes | None = b""
         try:

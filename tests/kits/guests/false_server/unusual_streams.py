@@ -18,7 +18,7 @@ async def slow(answer: Answer, script: Script) -> None:
     await answer.head()
     for piece in script.frames():
         await answer.write(piece)
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.01)
     await answer.write(script.done or b": end\n\n")
     await answer.end()
 

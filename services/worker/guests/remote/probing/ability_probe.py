@@ -21,8 +21,7 @@ from services.worker.text.tokenizer import Tokenizer
 
 _AT_ONCE = 4
 _NO_TOP_K = {"vllm": -1, "sglang": -1}
-_REFUSED = range(400, 600)
-_ALL = EngineSampling(temperature=0.0, logprobs=1, min_tokens=1, ignore_eos=True)
+_REFUSED = frozenset({404, 405, 501})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +62,8 @@ class AbilityProbe:
         where = f"the server at {self._options.host}"
         try:
             compared = await check_token_ids(self._answers, self._options, self._tokenizer)
-            native = await self._native() if self._facts.kind == "llama.cpp" else None
-            dialect = native or await self._openai()
-            return await self._abilities(dialect, compared, native is not None)
+            native = await self._native() if compared and self._facts.kind == "llama.cpp" else None
+            return await self._abilities(native or await self._openai(), native is not None)
         except ServerError as error:
             if 400 <= error.status < 500 and error.status not in (408, 429):
                 raise EngineRefused(f"{where} {error}") from error
@@ -73,7 +71,7 @@ class AbilityProbe:
 
     async def _native(self) -> Dialect | None:
         """Return llama.cpp's own API if it takes and brings token ids here."""
-        dialect = NativeDialect(self._http.quoted_error)
+        dialect = NativeDialect(self._facts.context_length, self._http.quoted_error)
         try:
             answer = await self._answers.ask(dialect, self._ids)
         except ServerError as error:
@@ -91,8 +89,16 @@ class AbilityProbe:
             names = sorted(wanted)
             taken = await asyncio.gather(*(self._takes(frozenset({name})) for name in names))
             fields = frozenset(name for name, takes in zip(names, taken, strict=True) if takes)
-        answer = await self._answers.ask(self._make(fields, token_ids=True), self._text)
-        return self._make(fields, token_ids=bool(answer.token_ids))
+        return self._make(fields, token_ids=await self._brings_ids(fields))
+
+    async def _brings_ids(self, fields: frozenset[str]) -> bool:
+        try:
+            answer = await self._answers.ask(self._make(fields, token_ids=True), self._text)
+        except ServerError as error:
+            if error.gone or error.lost or error.status:
+                raise
+            return False  # it brings text alone
+        return bool(answer.token_ids)
 
     def _other_names(self) -> frozenset[str]:
         """Return fields that this kind of server knows by another name."""
@@ -108,9 +114,9 @@ class AbilityProbe:
         """Return True if the server does not refuse these fields."""
         sampling = EngineSampling(
             temperature=0.0,
-            logprobs=_ALL.logprobs if fields & {"logprobs", "return_tokens_as_token_ids"} else -1,
-            min_tokens=_ALL.min_tokens,
-            ignore_eos=_ALL.ignore_eos,
+            logprobs=1 if fields & {"logprobs", "return_tokens_as_token_ids"} else -1,
+            min_tokens=1,
+            ignore_eos=True,
             logit_bias={self._ids[0]: 0.0},
         )
         try:
@@ -131,9 +137,11 @@ class AbilityProbe:
             report=self._http.quoted_error,
         )
 
-    async def _abilities(self, dialect: Dialect, compared: bool, native: bool) -> Probed:
+    async def _abilities(self, dialect: Dialect, native: bool) -> Probed:
         abilities = set[Ability]({"continuation"})
-        begins = None if native else await self._first_token(dialect, compared)
+        begins = None
+        if not native:
+            begins = await first_token_added(self._answers, dialect, self._options, self._tokenizer)
         takes_ids = native or await self._takes_ids(dialect, begins)
         prompt: list[int] | str = self._ids
         prompts = None
@@ -156,15 +164,6 @@ class AbilityProbe:
         if self._facts.adapters:
             abilities.add("adapters")
         return Probed(dialect, prompts, frozenset(abilities))
-
-    async def _first_token(self, dialect: Dialect, compared: bool) -> int | None:
-        try:
-            return await first_token_added(self._answers, dialect, self._options, self._tokenizer)
-        except EngineRefused:
-            # where tokens were compared one by one, a template around prompts shows in the answers only
-            if compared and await self._takes_ids(dialect, None):
-                return None
-            raise
 
     async def _takes_ids(self, dialect: Dialect, begins: int | None) -> bool:
         """Return True if token ids are taken, and mean what they mean here."""

@@ -8,6 +8,7 @@ from services.worker.guests.remote.wire.dialect import Piece
 from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.rank_protocol.plan import Sampled
 
+_NO_CHARACTER = "\ufffd"
 _MOST_OF_CHARACTER = 4  # tokens that a character can be split into
 
 
@@ -78,20 +79,28 @@ class AnswerTokens:
         for token_id in ids:
             if not 0 <= token_id < self._vocab_size:
                 raise ServerError(f"sent the token {token_id}, which the vocabulary does not have")
-        least = most = len(ids)
-        if piece.text_rules:
-            if self._texts is not None and self._texts.bytes_of(ids) != piece.text.encode(
-                errors="surrogatepass"
-            ):
-                ids = self._text_ids(piece)
-                least, most = 1, _MOST_OF_CHARACTER * len(piece.text)
-            if piece.finished == "stop":
-                most += 1  # the token that ends it
-            elif piece.finished:
-                most += _MOST_OF_CHARACTER  # the end is within a character
-        if piece.counted >= 0 and not least <= added <= most:
+        if piece.text_rules and (added if piece.counted >= 0 else 0) != len(ids):
+            return self._completed(piece, ids, added)
+        if piece.counted >= 0 and added != len(ids):
             raise _miscounted(piece)
         return ids
+
+    def _completed(self, piece: Piece, ids: Sequence[int], added: int) -> Sequence[int]:
+        """Return the tokens of a piece without the ids of those that end within a character."""
+        data = piece.text.encode(errors="surrogatepass")
+        whole = self._texts is None or self._texts.bytes_of(ids) == data
+        most = len(ids) if whole else _MOST_OF_CHARACTER * len(piece.text)
+        if piece.finished == "stop":
+            most += 1  # the token that ends it
+        elif piece.finished:
+            most += _MOST_OF_CHARACTER  # the end is within a character
+        if piece.counted >= 0 and not len(ids) < added <= most:
+            raise _miscounted(piece)
+        if whole:
+            return ids
+        if _NO_CHARACTER in piece.text:
+            raise ServerError("left out the ids of tokens whose text is no character")
+        return self._text_ids(piece)
 
     def _text_ids(self, piece: Piece) -> Sequence[int]:
         if self._text is None:

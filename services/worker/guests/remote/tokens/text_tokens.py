@@ -4,12 +4,14 @@ They need not be those that the server sampled: only their bytes are promised. I
 tokens have known bytes.
 """
 
+import codecs
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.text.tokenizer import Tokenizer
 
+_LONGEST_CHARACTER = 4  # bytes
 _CACHED = 8192  # pieces of text, most of which are one word
 _MAX_CACHED = 64  # characters of a piece that is worth it
 _ANCHOR = "\n"  # keeps a tokenizer from putting a space before a text
@@ -73,6 +75,13 @@ class TextTokens:
             else:
                 raise ServerError(f"sent text for which the tokenizer has no token: {data[at : at + 8]!r}")
         return ids
+
+
+def ends_within_character(data: bytes) -> bool:
+    """Return True if bytes end in the middle of a character."""
+    decoder = codecs.getincrementaldecoder("utf-8")("replace")
+    decoder.decode(data[-_LONGEST_CHARACTER:])
+    return bool(decoder.getstate()[0])
 
 
 class AnswerText:

@@ -46,10 +46,11 @@ class EventReader:
         Raises:
             ServerError: An event is too large.
         """
-        if self._after_cr and received.startswith(b"\n"):
-            received = received[1:]
-        if received:
-            self._after_cr = received.endswith(b"\r")
+        if not received:
+            return []
+        if self._after_cr:
+            received = received.removeprefix(b"\n")
+        self._after_cr = received.endswith(b"\r")
         if b"\r" in received:
             received = received.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         first, *others = received.split(b"\n")

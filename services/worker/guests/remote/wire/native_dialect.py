@@ -15,7 +15,6 @@ from services.worker.rank_protocol.plan import Alternative
 _ENDS: Mapping[str, FinishedBy] = {"eos": "stop", "limit": "length"}
 # in the order of our own sampling; by default it has the temperature last, and samplers of its own
 _SAMPLERS = ["penalties", "temperature", "top_k", "top_p", "min_p"]
-_WHOLE = -1  # penalties look at the whole sequence
 
 
 class _Alternative(msgspec.Struct):
@@ -48,12 +47,14 @@ class NativeDialect:
     """See the module.
 
     Args:
+        context_length: Of a sequence; the repetition penalty looks at so many tokens, which is all of them.
         report: Makes the failure that an error object of the server reports.
     """
 
     path = "/completion"
 
-    def __init__(self, report: Callable[[object], ServerError]) -> None:
+    def __init__(self, context_length: int, report: Callable[[object], ServerError]) -> None:
+        self._context_length = context_length
         self._report = report
 
     def body(self, ask: Ask) -> dict[str, object]:
@@ -69,9 +70,7 @@ class NativeDialect:
             "top_p": sampling.top_p,
             "min_p": sampling.min_p,
             "repeat_penalty": sampling.repetition_penalty,
-            "repeat_last_n": _WHOLE,
-            "presence_penalty": sampling.presence_penalty,
-            "frequency_penalty": sampling.frequency_penalty,
+            "repeat_last_n": 0 if sampling.repetition_penalty == 1.0 else self._context_length,
             "ignore_eos": sampling.ignore_eos,
             "cache_prompt": True,
             "return_tokens": True,

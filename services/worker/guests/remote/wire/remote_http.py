@@ -21,6 +21,7 @@ from services.worker.guests.remote.wire.server_error import ServerError
 _MAX_BODY = 8 * 1024 * 1024  # of an answer that is no stream; `/metrics` of a large server has some 100 KiB
 _MAX_QUOTED = 200  # characters of a server's own message
 _SEND_S = 30.0  # for a request's body
+_KEPT, _KEPT_S = 64, 2.0  # idle connections; uvicorn, which many servers run on, ends them after 5 s
 _REFUSAL_S = 5.0  # for the text of an error
 _EVENTS = "text/event-stream"
 _LATE = "did not answer in time"
@@ -57,7 +58,7 @@ class RemoteHttp:
             headers["Authorization"] = f"Bearer {options.api_key}"
         tls = ssl.create_default_context(cafile=options.ca_file or None)
         timeout = httpx.Timeout(connect=options.connect_timeout_s, read=None, write=_SEND_S, pool=None)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=64)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT, keepalive_expiry=_KEPT_S)
         self._client = httpx.AsyncClient(
             headers=headers, verify=tls, timeout=timeout, limits=limits, trust_env=False
         )
@@ -93,7 +94,7 @@ class RemoteHttp:
                 yield answer.aiter_raw()
             finally:
                 await answer.aclose()
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OSError) as error:
             raise self._failure(error) from error
 
     async def close(self) -> None:
@@ -137,7 +138,7 @@ class RemoteHttp:
                     await answer.aclose()
         except TimeoutError as error:
             raise ServerError(_LATE, lost=True) from error
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, OSError) as error:
             raise self._failure(error) from error
 
     def _request(self, method: str, path: str, body: object, headers: dict[str, str]) -> httpx.Request:
@@ -173,7 +174,7 @@ class RemoteHttp:
                 raise self.quoted_error(value["error"])
             raise ServerError(f"answered with {self._quoted(kind) or 'no content type'} instead of {_EVENTS}")
 
-    def _failure(self, error: httpx.HTTPError) -> ServerError:
+    def _failure(self, error: Exception) -> ServerError:
         if isinstance(error, httpx.ConnectTimeout):
             return ServerError("could not be reached in time", gone=True)
         if isinstance(error, httpx.ConnectError):
