@@ -129,7 +129,8 @@ def _guests(groups: list[dict[str, Any]]) -> list[Text]:
     guests = [(str(group.get("group")), group["guest"]) for group in groups if group.get("guest")]
     return [
         Text(
-            f"{name}: guest {guest.get('name', '?')}; can {_listed(guest, 'can')}; cannot {_listed(guest, 'lacks')}"
+            f"{name}: guest {guest.get('name', '?')}; can {_listed(guest, 'can')}; "
+            f"cannot {_listed(guest, 'lacks')}"
         )
         for name, guest in guests
     ]

@@ -87,8 +87,8 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     folder = tmp_path_factory.mktemp("mixed-fleet")
     options = ("--engine", "null", "--groups", "1", "--model", str(demo_model()), "--model-name", "demo")
     settings = {"RYZ_NULL_STEP_DELAY_MS": "10", "RYZ_ROUTER_POLICY": "round_robin"}
-    server = (sys.executable, "-m", "tests.kits.guests.false_server", "--style", "vllm", "--text", TEXT)
-    server += ("--tokenizer", str(demo_model() / "tokenizer.json"), "--end-id", "0")
+    server = [sys.executable, "-m", "tests.kits.guests.false_server", "--style", "vllm", "--text", TEXT]
+    server += ["--tokenizer", str(demo_model() / "tokenizer.json"), "--end-id", "0"]
     with Stack(folder, *options, env=settings, calm=False) as stack:
         stack.await_ready()
         with program(*server, folder=ROOT, log=folder / "server.err") as false_server:

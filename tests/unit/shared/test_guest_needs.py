@@ -1,6 +1,6 @@
 """What requests need of guests, what is refused, and which answers are a text of several engines."""
 
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -123,7 +123,7 @@ def test_every_ability_that_can_be_lacking_is_asked_for_by_some_request_or_says_
         )
         for need in guest_needs.needs_of(one, adapter=True)
     }  # fmt: skip
-    known = set(Ability.__args__)  # type: ignore[attr-defined]
+    known = set(get_args(Ability))
     # the other two are how tokens travel to the guest, and a statement on its bytes
     assert known - asked == {"token_ids_in", "deterministic"}
     assert asked - known == {guest_needs.REBUILT_STATE}
