@@ -73,13 +73,14 @@ class PortRun:
             before: Tokens that another attempt has generated.
         """
         self._number += 1
+        options: dict[str, Any] = {"temperature": 0.0} | sampling
         one = Sequence(
             request_id=f"r{self._number}",
             choice=choice,
             tokens=prompt + (before or []),
             prompt_len=len(prompt),
             max_tokens=max_tokens,
-            sampling=EngineSampling(**{"temperature": 0.0} | sampling),
+            sampling=EngineSampling(**options),
             eos_ids=eos_ids,
             constraint=constraint,
         )

@@ -5,6 +5,7 @@ bursts; sequences are cancelled, end with errors and go on at another group; gro
 """
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -28,7 +29,7 @@ def test_everybody_gets_the_tokens_of_an_undisturbed_run(seed: int, num_blocks: 
         assert (group.scheduler.blocks.num_used, group.open) == (0, {})
 
 
-def running(prompt: int = 20, output: int = 10, **options: int) -> tuple[Group, Sequence]:
+def running(prompt: int = 20, output: int = 10, **options: Any) -> tuple[Group, Sequence]:
     """A group whose only sequence waits for its first token."""
     group, one = Group(16, **options), make("r", prompt, output)
     group.scheduler.add(one)
