@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 _EVENT_BYTES = 64 * 1024  # an event of a few tokens with the log probabilities of twenty others
 _TOKEN_BYTES = 32  # of an id and of its text within the first event, which may repeat the prompt
 _TAIL = 8  # tokens, with the last character
-_REST_S = 1.0  # for what comes behind the end, so that the connection can be used again
+_REST_S = 1.0  # for what comes behind the end: a server may take the end of its connection for a cancel
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,21 @@ def make_voice(style: Style, text: str = DEFAULT_TEXT, tokenizer: Tokenizer | No
     )
 
 
+def make_guest(server: FalseServer, tokenizer: Tokenizer | None = None, **given: Any) -> RemoteGuest:
+    """A guest that does not judge its server by lost streams, and that checks it only if it is told to."""
+    values: dict[str, Any] = {
+        "url": f"http://127.0.0.1:{server.port}",
+        "model": "demo",
+        "lost_in_a_row": 1000,
+        "health_interval_s": 3600.0,
+        "health_timeout_s": 60.0,
+        **given,
+    }
+    context_length = values.pop("context_length", 1000)
+    options = RemoteOptions(**values)
+    return RemoteGuest(options, tokenizer=tokenizer or ByteTokenizer(), context_length=context_length)
+
+
 @pytest.fixture
 async def start_server() -> AsyncIterator[StartServer]:
     """Starts servers that end with the test."""
@@ -47,24 +62,11 @@ async def start_server() -> AsyncIterator[StartServer]:
 
 @pytest.fixture
 async def start_guest() -> AsyncIterator[StartGuest]:
-    """Starts guests, with short waits, that end with the test."""
+    """Starts guests that end with the test."""
     async with AsyncExitStack() as stack:
 
         async def start(server: FalseServer, *, tokenizer: Tokenizer | None = None, **given: Any) -> GuestRun:
-            values: dict[str, Any] = {
-                "url": f"http://127.0.0.1:{server.port}",
-                "model": "demo",
-                "first_token_timeout_s": 1.0,
-                "stall_timeout_s": 0.3,
-                "lost_in_a_row": 1000,
-                **given,
-            }
-            context_length = values.pop("context_length", 1000)
-            guest = RemoteGuest(
-                RemoteOptions(**values),
-                tokenizer=tokenizer or ByteTokenizer(),
-                context_length=context_length,
-            )
+            guest = make_guest(server, tokenizer, **given)
             run = GuestRun(guest)
             stack.push_async_callback(guest.stop)
             run.facts = await guest.start()

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from tests.conftest import DEMO
 from services.worker.null.model import ByteTokenizer
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.text.tokenizer import read_tokenizer
+from tests.conftest import DEMO
 from tests.integration.worker.guests.conftest import StartGuest, StartServer, make_voice
 from tests.kits.guests.false_server.scripts import Style
 from tests.kits.guests.guest_runs import guest_sequence

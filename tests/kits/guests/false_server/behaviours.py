@@ -2,12 +2,13 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 from tests.kits.guests.false_server import bad_answers, bad_streams, unusual_streams
 from tests.kits.guests.false_server.http_wire import Answer
 from tests.kits.guests.false_server.scripts import Script, Style
 
+Outcome = Literal["whole", "error", "stall"]
 Act = Callable[[Answer, Script], Awaitable[None]]
 _ALL: Final[frozenset[Style]] = frozenset({"vllm", "llama.cpp", "text"})
 _COUNTED: Final[frozenset[Style]] = frozenset({"vllm", "llama.cpp"})  # each event has a count
@@ -21,17 +22,17 @@ class Behaviour:
     """One behaviour.
 
     Attributes:
-        whole: The answer is whole; otherwise there must be one error.
+        outcome: The answer is whole, or there is one error, in the case of `stall` after a time of silence.
         styles: Of the servers that can do it.
     """
 
     act: Act
-    whole: bool
+    outcome: Outcome
     styles: frozenset[Style]
 
 
-def _table(acts: list[Act], *, whole: bool, styles: frozenset[Style] = _ALL) -> dict[str, Behaviour]:
-    return {act.__name__: Behaviour(act, whole, styles) for act in acts}  # type: ignore[attr-defined]
+def _table(acts: list[Act], *, outcome: Outcome, styles: frozenset[Style] = _ALL) -> dict[str, Behaviour]:
+    return {act.__name__: Behaviour(act, outcome, styles) for act in acts}
 
 
 _UNUSUAL, _STREAMS, _ANSWERS = unusual_streams, bad_streams, bad_answers
@@ -58,9 +59,9 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
             _UNUSUAL.early_hints,
             _UNUSUAL.endless_text,
         ],
-        whole=True,
+        outcome="whole",
     ),
-    **_table([_UNUSUAL.split_pairs, _UNUSUAL.joined], whole=True, styles=_TEXT),
+    **_table([_UNUSUAL.split_pairs, _UNUSUAL.joined], outcome="whole", styles=_TEXT),
     **_table(
         [
             _STREAMS.empty,
@@ -72,9 +73,6 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
             _STREAMS.cut_in_character,
             _STREAMS.closed_early,
             _STREAMS.reset,
-            _STREAMS.stall,
-            _STREAMS.stall_with_keep_alives,
-            _STREAMS.stall_with_events,
             _STREAMS.error_event,
             _STREAMS.named_error,
             _STREAMS.error_field,
@@ -94,7 +92,6 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
             _ANSWERS.status_503,
             _ANSWERS.redirect,
             _ANSWERS.redirect_here,
-            _ANSWERS.stalled_refusal,
             _ANSWERS.html,
             _ANSWERS.whole_json,
             _ANSWERS.error_in_200,
@@ -105,16 +102,25 @@ BEHAVIOURS: Final[Mapping[str, Behaviour]] = {
             _ANSWERS.huge_head,
             _ANSWERS.bad_chunks,
             _ANSWERS.no_answer,
-            _ANSWERS.silence,
             _ANSWERS.cut_head,
         ],
-        whole=False,
+        outcome="error",
     ),
-    **_table([_STREAMS.other_choice], whole=False, styles=_CHOICES),
-    **_table([_STREAMS.cut_prompt], whole=False, styles=_NATIVE),
+    **_table(
+        [
+            _STREAMS.stall,
+            _STREAMS.stall_with_keep_alives,
+            _STREAMS.stall_with_events,
+            _ANSWERS.stalled_refusal,
+            _ANSWERS.silence,
+        ],
+        outcome="stall",
+    ),
+    **_table([_STREAMS.other_choice], outcome="error", styles=_CHOICES),
+    **_table([_STREAMS.cut_prompt], outcome="error", styles=_NATIVE),
     **_table(
         [_STREAMS.doubled, _STREAMS.lost, _STREAMS.unknown_token, _STREAMS.other_prompt],
-        whole=False,
+        outcome="error",
         styles=_COUNTED,
     ),
 }

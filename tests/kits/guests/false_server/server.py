@@ -29,7 +29,7 @@ class FalseServer:
         seen: Number of requests by path.
         bodies: The bodies of all completions.
         open_streams: Completions that are being answered.
-        num_connections: Connections that were made.
+        num_left: Answers that a client did not read to their end.
         healthy: What its health check says.
     """
 
@@ -38,7 +38,7 @@ class FalseServer:
         self.seen: Counter[str] = Counter()
         self.bodies: list[Object] = []
         self.open_streams = 0
-        self.num_connections = 0
+        self.num_left = 0
         self.healthy = True
         self.port = 0
         self._api_key = api_key
@@ -74,7 +74,6 @@ class FalseServer:
         own = asyncio.current_task()
         assert own is not None
         self._connections.add(writer)
-        self.num_connections += 1
         self._handlers.add(own)
         ahead: bytes | None = b""
         try:
@@ -100,6 +99,7 @@ class FalseServer:
             if not answering.done() and gone.result():
                 await answering  # the byte is of a request that was sent ahead
             elif not answering.done():
+                self.num_left += 1
                 return None
             answering.result()
             return (gone.result() or None) if gone.done() else b""

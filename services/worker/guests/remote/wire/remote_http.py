@@ -1,7 +1,8 @@
 """HTTP to one remote server: its key, its certificates, bounds of answers, and one sentence for each failure.
 
 Redirects are never followed, so that the key and prompts reach no other host. Proxies and keys of the
-environment (`HTTPS_PROXY`, `.netrc`) are not used.
+environment (`HTTPS_PROXY`, `.netrc`) are not used. Each request has a connection of its own: servers end kept
+ones when they like, and a request that is sent at that moment is lost.
 """
 
 import asyncio
@@ -21,7 +22,6 @@ from services.worker.guests.remote.wire.server_error import ServerError
 _MAX_BODY = 8 * 1024 * 1024  # of an answer that is no stream; `/metrics` of a large server has some 100 KiB
 _MAX_QUOTED = 200  # characters of a server's own message
 _SEND_S = 30.0  # for a request's body
-_KEPT, _KEPT_S = 64, 2.0  # idle connections; uvicorn, which many servers run on, ends them after 5 s
 _REFUSAL_S = 5.0  # for the text of an error
 _EVENTS = "text/event-stream"
 _LATE = "did not answer in time"
@@ -53,12 +53,12 @@ class RemoteHttp:
     def __init__(self, options: RemoteOptions) -> None:
         self._base = options.base_url
         self._key = options.api_key
-        headers = {"Accept-Encoding": "identity", "User-Agent": "ryzanstein"}
+        headers = {"Accept-Encoding": "identity", "Connection": "close", "User-Agent": "ryzanstein"}
         if options.api_key:
             headers["Authorization"] = f"Bearer {options.api_key}"
         tls = ssl.create_default_context(cafile=options.ca_file or None)
         timeout = httpx.Timeout(connect=options.connect_timeout_s, read=None, write=_SEND_S, pool=None)
-        limits = httpx.Limits(max_connections=None, max_keepalive_connections=_KEPT, keepalive_expiry=_KEPT_S)
+        limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)
         self._client = httpx.AsyncClient(
             headers=headers, verify=tls, timeout=timeout, limits=limits, trust_env=False
         )
