@@ -92,7 +92,8 @@ async def _ready_line(plan: GroupPlan) -> str:
     """Say what has joined: the guest by name, with what it can and cannot do."""
     report = await query_status(plan.nats_url, plan.state_dir)
     details = (one.detail for one in report.of_kind("worker") if one.detail.get("group") == plan.group)
-    guest: dict[str, Any] = next(details, {}).get("guest") or {}
+    detail: dict[str, Any] = next(details, {})
+    guest: dict[str, Any] = detail.get("guest") or {}
     can, lacks = (", ".join(guest.get(name, ())) or "nothing" for name in ("can", "lacks"))
     return (
         f"Ready: group {plan.group} serves {plan.model} by {guest.get('name', 'a guest')} at "

@@ -26,6 +26,7 @@ from services.worker.leader.heartbeats.page import HeartbeatProcessOptions
 from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.kv_tier.kv_options import KVOptions
+from services.worker.leader.leader import Leader
 from services.worker.leader.options import LeaderOptions, LeaderSettings
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.wiring import LeaderPorts, build_leader
@@ -79,9 +80,7 @@ def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
 
 def make_engine_without_ranks(settings: WorkerSettings, model: Model) -> Engine:
     """Make an engine that runs in this process, or in a server of others."""
-    if settings.engine == "remote":
-        return make_remote_engine(settings, model)
-    return make_null_engine(settings, model)
+    return (make_remote_engine if settings.engine == "remote" else make_null_engine)(settings, model)
 
 
 def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
@@ -200,6 +199,14 @@ class EarlyForks:
                 fork.close()
 
 
+def log_ready(leader: Leader, engine: Engine) -> None:
+    """Log what computes."""
+    if (guest := leader.guest) is not None:
+        log.info("the guest is ready", guest=guest.name, lacks=guest.lacks)
+    for rank in engine.status() if guest is None else ():
+        log.info("a rank is ready", **rank)
+
+
 async def setup(
     service: Service, stack: AsyncExitStack, *, ranks: RankEngine | None, forks: EarlyForks
 ) -> None:
@@ -260,11 +267,7 @@ async def setup(
     except EngineFailed as error:
         raise Unavailable(f"the engine does not start: {error}", reason="engine_failed") from error
 
-    guest = leader.guest
-    if guest is not None:
-        log.info("the guest is ready", guest=guest.name, lacks=guest.lacks)
-    for rank in engine.status() if guest is None else ():
-        log.info("a rank is ready", **rank)
+    log_ready(leader, engine)
 
     async def drain() -> None:
         timeout_s = settings.drain_timeout_s  # the hand-over of KV gets a part of it

@@ -6,25 +6,16 @@ attempt does not start it again.
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from shared.messages.adapters import Adapter
 from shared.messages.answer_parts import EmbeddingOptions, StructuredOutput
 from shared.messages.base import (
-    DEFAULT_TENANT,
-    MAX_ATTEMPT,
-    TENANT_OR_NONE,
-    Attempt,
-    GroupName,
-    ModelName,
-    RequestId,
-    SessionId,
-    Tenant,
-    TokenIds,
-    Wire,
-)
+    DEFAULT_TENANT, MAX_ATTEMPT, TENANT_OR_NONE, Attempt, GroupName, ModelName, RequestId, SessionId, Tenant,
+    TokenIds, Wire,
+)  # fmt: skip
 from shared.messages.conversation import ChatMessage, TemplateOptions, ToolUse
 from shared.messages.tenants.accounts import NO_KEY_OR_ID
 
@@ -87,11 +78,7 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
     ] = {}
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     seed_given: Annotated[
-        bool | None,
-        msgspec.Meta(
-            description="Whether the caller chose the seed, and gets no answer of a group that has none. "
-            "None: it did if the seed is not 0."
-        ),
+        bool | None, msgspec.Meta(description="The caller chose the seed. None: it did if that is not 0.")
     ] = None
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Annotated[int, msgspec.Meta(ge=0, description="0: as many as the context has room for.")] = 0
@@ -122,21 +109,17 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
 
     def with_defaults(self, defaults: SamplingDefaults) -> "Sampling":
         """Returns the parameters with values of `defaults` for those that are not given."""
-        missing = {
-            name: value
-            for name in DEFAULTED
-            if getattr(self, name) is None and (value := getattr(defaults, name)) is not None
-        }
+        missing = self._missing(defaults)
         return msgspec.structs.replace(self, **missing) if missing else self
 
     def missing_of(self, defaults: SamplingDefaults) -> SamplingDefaults | None:
         """Returns those of `defaults` for which no value is given here; None if there are none."""
-        missing = {
-            name: value
-            for name in DEFAULTED
-            if getattr(self, name) is None and (value := getattr(defaults, name)) is not None
-        }
+        missing = self._missing(defaults)
         return SamplingDefaults(**missing) if missing else None
+
+    def _missing(self, defaults: SamplingDefaults) -> dict[str, Any]:
+        names = [name for name in DEFAULTED if getattr(self, name) is None]
+        return {name: value for name in names if (value := getattr(defaults, name)) is not None}
 
 
 class SessionRef(Wire, frozen=True, kw_only=True):

@@ -61,18 +61,9 @@ class GenerationStream:
     """
 
     __slots__ = (
-        "_owner",
-        "_waiter",
-        "_whole",
-        "data",
-        "deadline",
-        "headers",
-        "request",
-        "state",
-        "timeline",
-        "timer_due",
-        "trace",
-    )
+        "_owner", "_waiter", "_whole", "data", "deadline", "headers", "request", "state", "timeline",
+        "timer_due", "trace",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -234,16 +225,8 @@ class GenerationStream:
             await self._wait()
         if state.error is not None:
             raise state.error
-        choices = gather(answer.take_all(), self.request.sampling.n)
-        return Completion(
-            self.request_id,
-            self.session_id,
-            self.group,
-            choices,
-            answer.usage,
-            answer.session,
-            answer.resumed,
-        )
+        choices, ended = gather(answer.take_all(), self.request.sampling.n), (answer.usage, answer.session)
+        return Completion(self.request_id, self.session_id, self.group, choices, *ended, answer.resumed)
 
     async def confirm(self) -> None:
         """Says that the caller of the turn is there and gets the end of its answer; see `confirms`."""

@@ -45,8 +45,8 @@ def test_what_is_needed_counts_more_than_equal_weights() -> None:
 
 def test_a_guest_that_lost_a_stream_gets_it_back_only_if_there_is_no_other_group() -> None:
     one, two = fleet_of(), fleet_of(guests=2)
-    names = [[group.name for group in fleet.view("m", 0.0, "guest0", "guest:1").ready] for fleet in (one, two)]
-    assert names == [["own"], ["guest1"]]
+    for fleet, name in ((one, "own"), (two, "guest1")):
+        assert [group.name for group in fleet.view("m", 0.0, "guest0", "guest:1").ready] == [name]
     alone = fleet_of(own=None).view("m", 0.0, "guest0", "guest:1")
     assert [group.name for group in alone.ready] == ["guest0"]
 
