@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from shared.messages.answer_parts import AnswerPart
+from shared.messages.answer_parts import AnswerPart, Resumed
 from shared.messages.base import (
     GroupName,
     RequestId,
@@ -17,7 +17,7 @@ from shared.messages.base import (
     check_depth,
 )
 from shared.messages.blocks import KVSource
-from shared.messages.generate import Resumed, SamplingDefaults
+from shared.messages.generate import SamplingDefaults
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 TokenBytes = Annotated[

@@ -11,17 +11,25 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from shared.messages.adapters import Adapter
-from shared.messages.answer_parts import EmbeddingOptions, StructuredOutput
+from shared.messages.answer_parts import EmbeddingOptions, Resumed, StructuredOutput
 from shared.messages.base import (
-    DEFAULT_TENANT, MAX_ATTEMPT, TENANT_OR_NONE, Attempt, GroupName, ModelName, RequestId, SessionId, Tenant,
-    TokenIds, Wire,
+    DEFAULT_TENANT,
+    MAX_ATTEMPT,
+    TENANT_OR_NONE,
+    Attempt,
+    GroupName,
+    ModelName,
+    RequestId,
+    SessionId,
+    Tenant,
+    TokenIds,
+    Wire,
 )  # fmt: skip
 from shared.messages.conversation import ChatMessage, TemplateOptions, ToolUse
 from shared.messages.tenants.accounts import NO_KEY_OR_ID
 
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
-Resumed = Literal["", "text"]
 CallKey = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")]
 MAX_STOPS = 16
 MAX_BIASES = 1024
@@ -69,6 +77,7 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
 
     The token at a position is a pure function of the request, the tokens so far and the weights:
     randomness is drawn from a counter-based generator keyed by (seed, choice, position).
+    `seed_given`: the caller chose the seed; None: it did if that is not 0.
     """
 
     presence_penalty: Penalty = 0.0
@@ -77,9 +86,7 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
         dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=MAX_BIASES)
     ] = {}
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
-    seed_given: Annotated[
-        bool | None, msgspec.Meta(description="The caller chose the seed. None: it did if that is not 0.")
-    ] = None
+    seed_given: bool | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Annotated[int, msgspec.Meta(ge=0, description="0: as many as the context has room for.")] = 0
     stop: Annotated[

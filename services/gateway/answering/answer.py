@@ -24,7 +24,7 @@ from services.gateway.answering.running_call import RunningCall
 from shared.client import Completion, GenerationStream
 from shared.errors import Cancelled, Overloaded, RyzError, Unavailable
 from shared.messages import Accepted, GenerateRequest, SessionOutcome, Usage
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 
 DEADLINE_MARGIN_S = 2.0  # past the deadline of the generations, which is to come first
 

@@ -14,8 +14,8 @@ from shared.client.settings import ClientSettings
 from shared.errors import RyzError
 from shared.flow.backoff import backoff_s
 from shared.messages import Accepted, GenerateRequest, ResumePoint, Tokens
+from shared.messages.answer_parts import Resumed
 from shared.messages.base import MAX_ATTEMPT
-from shared.messages.generate import Resumed
 
 FIRST_PAUSE_S = 0.025
 MAX_PAUSE_S = 1.0

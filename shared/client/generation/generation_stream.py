@@ -12,7 +12,7 @@ from shared.client.generation.results import Completion, gather
 from shared.codec import encode
 from shared.errors import RyzError
 from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Tokens, Usage
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 from shared.telemetry.spans.request_trace import StreamTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 

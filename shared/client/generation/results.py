@@ -18,8 +18,7 @@ from shared.messages import (
     ToolCallPart,
     Usage,
 )
-from shared.messages.answer_parts import join_parts
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed, join_parts
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from typing import Protocol
 from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.answering.events.source import StreamEvent
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 
 
 class EventWriter(Protocol):

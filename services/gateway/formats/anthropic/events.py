@@ -12,7 +12,7 @@ from services.gateway.answering.events.source import StreamEvent
 from services.gateway.formats.anthropic.content_blocks import ContentBlocks
 from services.gateway.formats.fields.answer_blocks import Event
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 
 _COMMENT: StreamEvent = (b"ping", b"")  # clients expect no other event before `message_start`
 _PING: StreamEvent = (b"ping", b'{"type":"ping"}')

@@ -16,7 +16,7 @@ from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.formats.fields.openai_answer import head_of, session_of, usage_of
 from shared.codec import unpack_tokens
 from shared.messages import Accepted, GenerateRequest, SessionOutcome, Usage
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 
 _encode = msgspec.json.encode
 

@@ -14,7 +14,7 @@ from services.gateway.formats.responses.answer_items import AnswerItems
 from services.gateway.formats.responses.object_fields import error_object, usage_object
 from shared.errors import Cancelled, RyzError
 from shared.messages import Delta, FinishReason, SamplingDefaults, Usage
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 
 _LOGPROBS = "message.output_text.logprobs"
 

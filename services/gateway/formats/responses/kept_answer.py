@@ -18,7 +18,7 @@ from shared.client.calls.responses_client import ResponsesClient
 from shared.errors import RyzError
 from shared.flow.backoff import Backoff
 from shared.messages import Accepted, Delta, GenerateRequest, ResponseRecord, SessionOutcome, Usage
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 
 log = structlog.get_logger(__name__)
 _STORE_PAUSE_S = 0.1  # before the end of a response is stored again; doubles

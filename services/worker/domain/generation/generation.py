@@ -26,7 +26,7 @@ from shared.messages import (
     Tokens,
     Usage,
 )
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 from shared.telemetry.request_ids import log_ids
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 

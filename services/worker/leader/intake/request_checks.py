@@ -6,7 +6,7 @@ from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
 from shared.guest_needs import goes_on_as_text, is_guest, lack_of, needs_of, refusal
 from shared.messages import Adapter, GenerateRequest, ResumePoint
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 
 _PROMPT_FIELDS = ("messages", "prompt", "prompt_token_ids")
 

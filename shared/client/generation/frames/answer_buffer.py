@@ -6,7 +6,7 @@ from shared.client.generation import endings
 from shared.client.settings import ClientSettings
 from shared.errors import RyzError
 from shared.messages import Accepted, Done, SessionOutcome, Tokens, Usage
-from shared.messages.generate import Resumed
+from shared.messages.answer_parts import Resumed
 
 _FRAME = 256  # bytes of a frame and of each of its deltas, beside their content
 _ENTRY = 160  # of a log probability: a token, its text, a number
