@@ -35,6 +35,16 @@ async def test_an_idle_server_is_watched(start_server: StartServer, start_guest:
     assert "health check" in await run.failure()
 
 
+async def test_a_server_that_answers_no_check_is_gone(
+    start_server: StartServer, start_guest: StartGuest
+) -> None:
+    server = await start_server("vllm")
+    run = await start_guest(server, health_interval_s=0.02, health_timeout_s=0.1)
+    server.hung = True
+    assert "did not answer in time" in await run.failure()
+    assert server.seen["/health"] >= 2
+
+
 async def test_a_failed_guest_starts_again(start_server: StartServer, start_guest: StartGuest) -> None:
     server = await start_server("vllm")
     run = await start_guest(server, health_interval_s=0.02)

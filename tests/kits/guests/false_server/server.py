@@ -17,6 +17,8 @@ from tests.kits.guests.false_server.self_description import describe
 _PLAIN = {"model", "prompt", "max_tokens", "temperature", "top_p", "stream", "seed", "stop", "logprobs"}
 _PLAIN |= {"presence_penalty", "frequency_penalty", "logit_bias", "stream_options", "n", "user"}
 
+_HEALTH = ("/health", "/openapi.json")
+
 
 class FalseServer:
     """One server.
@@ -31,6 +33,7 @@ class FalseServer:
         open_streams: Completions that are being answered.
         num_left: Answers that a client did not read to their end.
         healthy: What its health check says.
+        hung: Its health check says nothing.
     """
 
     def __init__(self, voice: Voice, *, api_key: str = "", die: Callable[[], None] | None = None) -> None:
@@ -40,6 +43,7 @@ class FalseServer:
         self.open_streams = 0
         self.num_left = 0
         self.healthy = True
+        self.hung = False
         self.port = 0
         self._api_key = api_key
         self._die = die or self.drop_all
@@ -125,7 +129,9 @@ class FalseServer:
                 await self._complete(body, answer)
             finally:
                 self.open_streams -= 1
-        elif request.path in ("/health", "/openapi.json") and not self.healthy:
+        elif request.path in _HEALTH and self.hung:
+            await asyncio.Event().wait()
+        elif request.path in _HEALTH and not self.healthy:
             await answer.whole({"status": "error"}, 503)
         else:
             said = describe(self.voice, request.path, body)

@@ -31,6 +31,7 @@ _HEALTH: Mapping[Kind, str] = {
 _ASKED = ("/version", "/props", "/get_server_info", "/info", "/api/version", "/metrics", "/openapi.json")
 _MODELS = "/v1/models"
 _MAX_NAMED = 10
+_SHARE = 0.25  # of the time of the probe, for one resource that may hang
 _CACHE_BLOCKS = re.compile(rb'^vllm:cache_config_info\{[^}]*?num_gpu_blocks="(\d+)"', re.MULTILINE)
 _BLOCK_SIZE = re.compile(rb'^vllm:cache_config_info\{[^}]*?block_size="(\d+)"', re.MULTILINE)
 
@@ -116,7 +117,7 @@ async def _get_models(http: RemoteHttp, options: RemoteOptions) -> Reply:
 async def _get(http: RemoteHttp, path: str, options: RemoteOptions) -> Reply | None:
     """Return what is there; None if there is nothing."""
     try:
-        reply = await http.get(path, options.health_timeout_s)
+        reply = await http.get(path, options.probe_timeout_s * _SHARE)
     except ServerError:
         return None
     return reply if reply.status == 200 else None
