@@ -80,7 +80,9 @@ def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
 
 def make_engine_without_ranks(settings: WorkerSettings, model: Model) -> Engine:
     """Make an engine that runs in this process, or in a server of others."""
-    return (make_remote_engine if settings.engine == "remote" else make_null_engine)(settings, model)
+    if settings.engine == "remote":
+        return make_remote_engine(settings, model)
+    return make_null_engine(settings, model)
 
 
 def make_store(settings: WorkerSettings) -> KVStoreConfig | None:

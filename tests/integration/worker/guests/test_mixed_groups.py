@@ -11,6 +11,7 @@ from services.worker.guests.engine import GuestEngine
 from services.worker.guests.port import Ability, GuestFacts
 from services.worker.null.engine import TEXT
 from services.worker.null.model import null_model
+from services.worker.rank_protocol.plan import Engine
 from shared.bus.nats import NatsBus
 from shared.client import Completion, GenerationStream, InferenceClient
 from shared.errors import InvalidRequest, Unavailable
@@ -62,9 +63,9 @@ class Fleet:
     @asynccontextmanager
     async def group(self, name: str, guest: ScriptedGuest | None = None) -> AsyncIterator[Kit]:
         """A group that is ready as long as the block lasts; without a guest an own one."""
-        engine = null_engine(delay_s=0.002)
+        engine: Engine = null_engine(delay_s=0.002)
         if guest is not None:
-            engine = GuestEngine(guest, max_running=8, start_timeout_s=5.0)  # type: ignore[assignment]
+            engine = GuestEngine(guest, max_running=8, start_timeout_s=5.0)
             self.guests[name] = guest
         async with Kit(self._bus, engine, name, null_model(self.model, 2048), instance_id=f"i-{name}") as kit:
             kit.expected_errors.add("the engine failed")  # of any group, since logs are of the process

@@ -29,7 +29,8 @@ def last_of(writer: EventWriter, session: SessionOutcome | None = None) -> dict[
 def test_the_last_chunk_says_it(*, usage: bool) -> None:
     chat = ChatChunkWriter(ENVELOPE, n=1, usage=usage, logprobs=False)
     text = CompletionChunkWriter(ENVELOPE, prompts=1, n=1, usage=usage, logprobs=False)
-    for writer in (chat, text):
+    writers: list[EventWriter] = [chat, text]
+    for writer in writers:
         last = last_of(writer, SESSION)
         assert last["resumed"] == "text"
         assert last["session"]

@@ -20,7 +20,7 @@ from tests.kits.worker.leader import DictStore, Kit, chat, text_of, tokens_of
 
 
 def scripted(**facts: Any) -> ScriptedGuest:
-    given = {
+    given: dict[str, Any] = {
         "name": "scripted 1",
         "fingerprint": "demo on scripted",
         "context_length": 2048,
