@@ -27,7 +27,7 @@ from shared import subjects
 from shared.bus.accounts import INBOX
 from shared.codec import encode
 from shared.errors import DeadlineExceeded, RequestTooLarge, RyzError, Unavailable
-from shared.guest_needs import GUEST_CANNOT
+from shared.guests.needs import GUEST_CANNOT
 from shared.messages import Failed, FrameBatch, Route, Work
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.request_ids import TRACE_PARENT, bind_request

@@ -15,7 +15,7 @@ from shared.bus import Message
 from shared.bus.subject import can_answer
 from shared.codec import decode, encode, fields_of
 from shared.errors import InvalidRequest
-from shared.guest_needs import needs_of
+from shared.guests.needs import needs_of
 from shared.identity import routing_key, session_key
 from shared.messages import GenerateRequest, ListModels, SessionRef, Wire
 from shared.messages.base import (

@@ -98,7 +98,7 @@ class GuestCard(Wire, frozen=True, kw_only=True):
 
     Attributes:
         name: What it is, for people.
-        lacks: What it cannot do, as `shared/guest_needs.py` and the guest port name it. Routers give it no
+        lacks: What it cannot do, as `shared/guests/needs.py` and the guest port name it. Routers give it no
             request that needs one of these.
     """
 

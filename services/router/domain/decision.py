@@ -10,7 +10,7 @@ import msgspec
 
 from services.router.domain.rendezvous import preferred
 from shared.errors import RyzError, from_code
-from shared.guest_needs import Lack
+from shared.guests.needs import Lack
 
 
 class RequestFacts(msgspec.Struct, frozen=True, gc=False):

@@ -3,7 +3,7 @@
 from typing import get_args
 
 from services.worker.guests.port import Ability, GuestFacts
-from shared.guest_needs import REBUILT_STATE
+from shared.guests.needs import REBUILT_STATE
 from shared.messages import GuestCard
 
 # The guest engine hands none of these on, whatever the guest says of itself.

@@ -18,7 +18,7 @@ from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, 
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
-from shared.guest_needs import guest_fingerprint
+from shared.guests.needs import guest_fingerprint
 
 _STOPPED = Failure("start_failed", "the guest is stopped")
 

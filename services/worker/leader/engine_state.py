@@ -21,7 +21,7 @@ from services.worker.leader.step_log import StepLog
 from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
-from shared.guest_needs import without_lacking
+from shared.guests.needs import without_lacking
 from shared.messages import Adapter, GuestCard, SamplingDefaults
 
 log = structlog.get_logger(__name__)

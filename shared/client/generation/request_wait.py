@@ -7,7 +7,7 @@ a host can load is waited for until the request's deadline: routers refuse the r
 
 from shared.client.generation.client_context import ClientContext
 from shared.errors import RyzError
-from shared.guest_needs import GUEST_CANNOT
+from shared.guests.needs import GUEST_CANNOT
 from shared.messages import GenerateRequest
 
 WAKING = "waking"

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from services.worker.guests.port import Ability
-from shared import guest_needs
 from shared.codec import pack_tokens
 from shared.errors import InvalidRequest, Unavailable
+from shared.guests import needs as guest_needs
 from shared.messages import (
     EmbeddingOptions,
     GenerateRequest,

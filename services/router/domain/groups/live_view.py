@@ -9,7 +9,7 @@ from typing import NamedTuple
 from services.router.domain.decision import UNABLE, FleetView, GroupView, Unable
 from services.router.domain.groups.group import Group
 from services.router.domain.rendezvous import preferred
-from shared.guest_needs import is_guest, lack_of
+from shared.guests.needs import is_guest, lack_of
 
 Needs = Callable[[], Mapping[str, str]]  # of a request, with the fields that ask for it
 

@@ -31,8 +31,8 @@ from typing import Protocol
 
 from services.router.domain.decision import UNABLE, Decision, FleetView, GroupView, Refusal, RequestFacts
 from services.router.domain.rendezvous import preferred
-from shared.guest_needs import GUEST_CANNOT
-from shared.guest_needs import refusal as guest_refusal
+from shared.guests.needs import GUEST_CANNOT
+from shared.guests.needs import refusal as guest_refusal
 
 RETRY_STARTING_S = 1.0
 RETRY_FAILED_S = 30.0  # a failed group makes its next start after so long; no request waits for it

@@ -15,7 +15,7 @@ from services.worker.text.answers.call_layout import AnswerText, open_calls
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.token_speller import TokenSpeller
 from shared.errors import InvalidRequest
-from shared.guest_needs import begun_by_guest
+from shared.guests.needs import begun_by_guest
 from shared.messages import ChatMessage, GenerateRequest
 
 

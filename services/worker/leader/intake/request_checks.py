@@ -4,7 +4,7 @@ from services.worker.leader.engine_state import EngineFacts
 from services.worker.model_files.model import Model
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
-from shared.guest_needs import goes_on_as_text, is_guest, lack_of, needs_of, refusal
+from shared.guests.needs import goes_on_as_text, is_guest, lack_of, needs_of, refusal
 from shared.messages import Adapter, GenerateRequest, ResumePoint
 from shared.messages.answer_parts import Resumed
 

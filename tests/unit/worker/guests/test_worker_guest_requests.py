@@ -12,7 +12,7 @@ from services.worker.null.model import null_model
 from shared import codec, subjects
 from shared.bus.api import Message
 from shared.codec import pack_tokens
-from shared.guest_needs import guest_fingerprint, is_guest
+from shared.guests.needs import guest_fingerprint, is_guest
 from shared.messages import Accepted, Done, Heartbeat
 from tests.kits.guests.scripted import ABLE, LETTERS, ScriptedGuest
 from tests.kits.memory_bus import MemoryBus
