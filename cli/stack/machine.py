@@ -24,6 +24,7 @@ from cli.stack.fleet.plan_text import (
     refuse_fleet,
     refuse_start,
 )
+from cli.stack.fleet.remote_models import check_beside, describe_remote, own_models, settled_remote
 from cli.stack.machine_facts import machine_facts, measure_model
 from cli.stack.memory_needs import (
     MAX_RUNNING,
@@ -87,10 +88,12 @@ def settle_sizing(
     """
     machine = machine or machine_facts(options)
     models = with_reserved(models, machine.cores, declared)
-    settled = _settle_open(options, models, declared, machine)
-    cores = assign_cores(settled.models, usable_nodes())
-    said = [settled.text, *describe_cores(settled.models, cores)]
-    return replace(settled, cores=cores, text="\n".join(filter(None, said)))
+    check_beside(models, declared)
+    settled = _settle_open(options, own_models(models), declared, machine)
+    everything = settled_remote(models, settled.models)
+    cores = assign_cores(everything, usable_nodes())
+    said = settled.text, *describe_remote(models), *describe_cores(everything, cores)
+    return replace(settled, models=everything, cores=cores, text="\n".join(filter(None, said)))
 
 
 def _settle_open(
@@ -98,9 +101,8 @@ def _settle_open(
 ) -> Settled:
     if is_null(options, models):
         declared.refuse_problems()
-        settled = tuple(settled_null(model) for model in models)
         plan = null_plan(models, machine) if comes_and_goes(models) else None
-        return Settled(settled, "", options.redis_memory_share, on_demand=plan)
+        return Settled(tuple(map(settled_null, models)), "", options.redis_memory_share, on_demand=plan)
     machine = replace(machine, reserved_cores=num_reserved(models))
     named = examine(options, models, machine, declared)
     declared.refuse_problems()

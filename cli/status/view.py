@@ -25,7 +25,7 @@ def render(report: StatusReport) -> RenderableType:
     parts: list[RenderableType] = [Text(_headline(report)), _services(report)]
     groups = report.groups()
     if groups:
-        parts += [_groups(report, groups), _ranks(groups)]
+        parts += [_groups(report, groups), *_guests(groups), _ranks(groups)]
     return Group(*parts)
 
 
@@ -122,6 +122,22 @@ def _groups(report: StatusReport, groups: list[dict[str, Any]]) -> Table:
             parts = ", ".join(str(part) for part in group["degraded"])
             table.add_row("", Text("degraded", style="yellow"), Text(parts, style="yellow"))
     return table
+
+
+def _guests(groups: list[dict[str, Any]]) -> list[Text]:
+    """A line for each group that a guest computes for: what it is, can and lacks; too long for a table."""
+    guests = [(str(group.get("group")), group["guest"]) for group in groups if group.get("guest")]
+    return [
+        Text(
+            f"{name}: guest {guest.get('name', '?')}; can {_listed(guest, 'can')}; "
+            f"cannot {_listed(guest, 'lacks')}"
+        )
+        for name, guest in guests
+    ]
+
+
+def _listed(guest: dict[str, Any], field: str) -> str:
+    return ", ".join(map(str, guest.get(field, ()))) or "nothing"
 
 
 def _adapters(pool: dict[str, Any]) -> str:

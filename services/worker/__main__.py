@@ -16,6 +16,7 @@ from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.forking.early_fork import EarlyFork, fork_early
+from services.worker.guests.make_engine import make_remote_engine
 from services.worker.leader.adapters.calls import Inspect
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.name_claim import NameClaim
@@ -25,6 +26,7 @@ from services.worker.leader.heartbeats.page import HeartbeatProcessOptions
 from services.worker.leader.heartbeats.process_carrier import ProcessCarrier
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.leader.kv_tier.kv_options import KVOptions
+from services.worker.leader.leader import Leader
 from services.worker.leader.options import LeaderOptions, LeaderSettings
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.wiring import LeaderPorts, build_leader
@@ -76,6 +78,13 @@ def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
     )
 
 
+def make_engine_without_ranks(settings: WorkerSettings, model: Model) -> Engine:
+    """Make an engine that runs in this process, or in a server of others."""
+    if settings.engine == "remote":
+        return make_remote_engine(settings, model)
+    return make_null_engine(settings, model)
+
+
 def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
     """Return the store where ranks write and read KV blocks, or None."""
     variable = "RYZ_KV_REDIS_URL" if settings.kv_redis_url else "RYZ_REDIS_URL"
@@ -103,10 +112,12 @@ def make_rank_engine(settings: WorkerSettings) -> RankEngine:
     )
 
 
-def adapter_reader(settings: WorkerSettings) -> Inspect:
-    """Return what reads an adapter's files for the engine."""
+def adapter_reader(settings: WorkerSettings) -> Inspect | None:
+    """Return what reads an adapter's files for the engine; None if it has none of its own."""
     if settings.engine == "null":
         return inspect_null_adapter
+    if settings.engine == "remote":
+        return None
     return AdapterInspector(Path(settings.model), settings.tensor_parallel).inspect
 
 
@@ -122,16 +133,19 @@ def _draft_tokens(settings: WorkerSettings) -> int:
     """Drafts of a sequence in one step.
 
     None on GPUs, where a chunk is not bit for bit as single tokens, and none with the null engine, whose text
-    repeats itself: each guess would be right, and its steps would measure nothing.
+    repeats itself: each guess would be right, and its steps would measure nothing. Guests guess themselves.
     """
-    wanted = settings.speculation != "off" and settings.device == "cpu" and settings.engine != "null"
+    wanted = settings.speculation != "off" and settings.device == "cpu" and settings.engine == "torch"
     return DRAFT_TOKENS if wanted else 0
 
 
 def leader_options(settings: WorkerSettings) -> LeaderOptions:
     """Take the leader's options from the settings."""
+    own = settings.part(LeaderSettings)
+    if settings.engine == "remote":  # its KV is the server's, and so is what requests share of it
+        own = replace(own, prefix_sharing="off")
     return LeaderOptions(
-        **vars(settings.part(LeaderSettings)),
+        **vars(own),
         group=settings.group,
         instance_id=settings.instance_id,
         tensor_parallel=settings.tensor_parallel,
@@ -186,6 +200,14 @@ class EarlyForks:
                 fork.close()
 
 
+def log_ready(leader: Leader, engine: Engine) -> None:
+    """Log what computes."""
+    if (guest := leader.guest) is not None:
+        log.info("the guest is ready", guest=guest.name, lacks=guest.lacks)
+    for rank in engine.status() if guest is None else ():
+        log.info("a rank is ready", **rank)
+
+
 async def setup(
     service: Service, stack: AsyncExitStack, *, ranks: RankEngine | None, forks: EarlyForks
 ) -> None:
@@ -203,7 +225,7 @@ async def setup(
     draft_engine = make_draft_engine(settings, model)
     if draft_engine is not None:
         stack.push_async_callback(draft_engine.stop)
-    engine: Engine = ranks or make_null_engine(settings, model)
+    engine: Engine = ranks or make_engine_without_ranks(settings, model)
     settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
     outside = await service.connect_bus(stack, "outside", needed=False)
     options = leader_options(settings)
@@ -246,8 +268,7 @@ async def setup(
     except EngineFailed as error:
         raise Unavailable(f"the engine does not start: {error}", reason="engine_failed") from error
 
-    for rank in engine.status():
-        log.info("a rank is ready", **rank)
+    log_ready(leader, engine)
 
     async def drain() -> None:
         timeout_s = settings.drain_timeout_s  # the hand-over of KV gets a part of it

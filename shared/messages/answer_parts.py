@@ -12,6 +12,7 @@ import msgspec
 from shared.messages.base import Wire
 
 MAX_STRUCTURE_CHOICES = 10_000
+Resumed = Literal["", "text"]  # see `Done`
 
 
 class TextPart(Wire, frozen=True, kw_only=True, tag_field="type", tag="text"):

@@ -6,12 +6,12 @@ attempt does not start it again.
 
 import math
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
 from shared.messages.adapters import Adapter
-from shared.messages.answer_parts import EmbeddingOptions, StructuredOutput
+from shared.messages.answer_parts import EmbeddingOptions, Resumed, StructuredOutput
 from shared.messages.base import (
     DEFAULT_TENANT,
     MAX_ATTEMPT,
@@ -24,7 +24,7 @@ from shared.messages.base import (
     Tenant,
     TokenIds,
     Wire,
-)
+)  # fmt: skip
 from shared.messages.conversation import ChatMessage, TemplateOptions, ToolUse
 from shared.messages.tenants.accounts import NO_KEY_OR_ID
 
@@ -77,6 +77,7 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
 
     The token at a position is a pure function of the request, the tokens so far and the weights:
     randomness is drawn from a counter-based generator keyed by (seed, choice, position).
+    `seed_given`: the caller chose the seed; None: it did if that is not 0.
     """
 
     presence_penalty: Penalty = 0.0
@@ -85,6 +86,7 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
         dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=MAX_BIASES)
     ] = {}
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    seed_given: bool | None = None
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Annotated[int, msgspec.Meta(ge=0, description="0: as many as the context has room for.")] = 0
     stop: Annotated[
@@ -114,21 +116,17 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
 
     def with_defaults(self, defaults: SamplingDefaults) -> "Sampling":
         """Returns the parameters with values of `defaults` for those that are not given."""
-        missing = {
-            name: value
-            for name in DEFAULTED
-            if getattr(self, name) is None and (value := getattr(defaults, name)) is not None
-        }
+        missing = self._missing(defaults)
         return msgspec.structs.replace(self, **missing) if missing else self
 
     def missing_of(self, defaults: SamplingDefaults) -> SamplingDefaults | None:
         """Returns those of `defaults` for which no value is given here; None if there are none."""
-        missing = {
-            name: value
-            for name in DEFAULTED
-            if getattr(self, name) is None and (value := getattr(defaults, name)) is not None
-        }
+        missing = self._missing(defaults)
         return SamplingDefaults(**missing) if missing else None
+
+    def _missing(self, defaults: SamplingDefaults) -> dict[str, Any]:
+        names = [name for name in DEFAULTED if getattr(self, name) is None]
+        return {name: value for name in names if (value := getattr(defaults, name)) is not None}
 
 
 class SessionRef(Wire, frozen=True, kw_only=True):
@@ -167,6 +165,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
         prompt_logprobs: Log probabilities of the prompt that the caller has; they are not sent again.
         prompt_text: Characters of the prompt's text that the caller has, likewise.
         prompt_ids: Tokens of the prompt that the caller has, likewise.
+        resumed: As in `Done`, of these tokens.
     """
 
     token_ids: Annotated[list[TokenIds], msgspec.Meta(max_length=MAX_CHOICES)]
@@ -176,6 +175,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
     prompt_logprobs: Annotated[int, msgspec.Meta(ge=0)] = 0
     prompt_text: Annotated[int, msgspec.Meta(ge=0)] = 0
     prompt_ids: Annotated[int, msgspec.Meta(ge=0)] = 0
+    resumed: Resumed = ""
 
 
 class GenerateRequest(Wire, frozen=True, kw_only=True):

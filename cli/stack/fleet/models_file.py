@@ -87,7 +87,8 @@ def _take_entry(declared: Declaration, index: int, table: dict[str, Any]) -> Non
             place: Place = (TABLE, index, *one["loc"])
             declared.add_problem(place, describe_problem(one))
         wrong = {one["loc"][0] for one in error.errors() if one["loc"]}
-        if wrong and "source" in table and "source" not in wrong:  # the rest of it is checked as well
+        # the rest of it is checked as well, unless it is not known which model it is, or who computes it
+        if wrong and "source" in table and not wrong & {"source", "remote"}:
             _take_entry(declared, index, {name: value for name, value in table.items() if name not in wrong})
 
 

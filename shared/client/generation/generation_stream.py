@@ -12,6 +12,7 @@ from shared.client.generation.results import Completion, gather
 from shared.codec import encode
 from shared.errors import RyzError
 from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Tokens, Usage
+from shared.messages.answer_parts import Resumed
 from shared.telemetry.spans.request_trace import StreamTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
@@ -60,18 +61,9 @@ class GenerationStream:
     """
 
     __slots__ = (
-        "_owner",
-        "_waiter",
-        "_whole",
-        "data",
-        "deadline",
-        "headers",
-        "request",
-        "state",
-        "timeline",
-        "timer_due",
-        "trace",
-    )
+        "_owner", "_waiter", "_whole", "data", "deadline", "headers", "request", "state", "timeline",
+        "timer_due", "trace",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -129,6 +121,11 @@ class GenerationStream:
     def session(self) -> SessionOutcome | None:
         """The outcome of the turn once the answer has ended; None if the request has no session."""
         return self.state.answer.session
+
+    @property
+    def resumed(self) -> Resumed:
+        """Once the answer has ended: `text` if several engines wrote it; see `Done`."""
+        return self.state.answer.resumed
 
     @property
     def waits_for(self) -> str:
@@ -228,8 +225,8 @@ class GenerationStream:
             await self._wait()
         if state.error is not None:
             raise state.error
-        choices = gather(answer.take_all(), self.request.sampling.n)
-        return Completion(self.request_id, self.session_id, self.group, choices, answer.usage, answer.session)
+        choices, ended = gather(answer.take_all(), self.request.sampling.n), (answer.usage, answer.session)
+        return Completion(self.request_id, self.session_id, self.group, choices, *ended, answer.resumed)
 
     async def confirm(self) -> None:
         """Says that the caller of the turn is there and gets the end of its answer; see `confirms`."""

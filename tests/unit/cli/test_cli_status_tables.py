@@ -189,3 +189,16 @@ def test_a_group_that_was_put_to_sleep_is_no_group_that_ended_by_itself(
     assert story in screen.file.getvalue()  # type: ignore[attr-defined]
     lost, *_ = silent_groups([answer("router", 2, groups=[seen | {"state": "lost"}], models=models)])
     assert lost.state == "lost"
+
+
+def test_status_tells_what_a_guest_is_and_lacks() -> None:
+    guest = {"name": "vLLM 0.32", "can": ["continuation", "seed"], "lacks": ["grammar"]}
+    group = {"group": "r0", "state": "ready", "model": "demo", "guest": guest}
+    own = {"group": "g0", "state": "ready", "model": "demo", "guest": {}}
+    screen = Console(file=io.StringIO(), width=160)
+    screen.print(render(StatusReport("nats://x", None, [answer("worker", 1, **group)])))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "r0: guest vLLM 0.32; can continuation, seed; cannot grammar\n" in text
+    screen = Console(file=io.StringIO(), width=160)
+    screen.print(render(StatusReport("nats://x", None, [answer("worker", 1, **own)])))
+    assert "cannot" not in screen.file.getvalue()  # type: ignore[attr-defined]

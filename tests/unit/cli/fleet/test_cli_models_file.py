@@ -67,7 +67,8 @@ def test_an_entry_has_what_the_file_says_and_the_name_of_its_source(tmp_path: Pa
         "tool_format": "",
         "sampling": "openai", "groups": 3, "min_groups": 2, "tensor_parallel": 2, "threads": 0, "cores": 2,
         "precision": "fp32", "kv_cache_tokens": 0, "kv_cache_min_tokens": 4096, "load": "demand",
-        "pinned": False, "priority": -3, "sleep_after_s": 600.0,
+        "pinned": False, "priority": -3, "sleep_after_s": 600.0, "remote": "", "remote_model": "",
+        "key_file": "",
     }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from services.router.domain.decision import Assignment, GroupView, RequestFacts
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.groups.group import Group
-from services.router.domain.groups.live_view import LiveView, Wanted
+from services.router.domain.groups.live_view import LiveView, Standings, Wanted
 from services.router.domain.policies import Hybrid
 from services.router.domain.rendezvous import preferred
 from shared.messages import DownReason, GroupDown
@@ -264,7 +264,7 @@ def test_only_groups_that_are_looked_at_are_viewed() -> None:
         return group.view(0.0)
 
     groups = {group.name: group for group in fleet.groups()}
-    view = LiveView(Wanted("m"), groups, see, {}, ())
+    view = LiveView(Wanted("m"), Standings(groups, {}), see, ())
     decision = Hybrid().choose(RequestFacts("m", "s-1", 10, "g7"), view, 0.0)
     assert isinstance(decision, Assignment)
     assert decision.group == "g7"
@@ -273,4 +273,4 @@ def test_only_groups_that_are_looked_at_are_viewed() -> None:
     assert len(checked_at) == 50
     assert view.find("g7") is next(group for group in view.ready if group.name == "g7")
     assert view.home("s-1") is view.find(preferred("s-1", view.ready).name)
-    assert LiveView(Wanted("m"), {}, see, {}, ()).home("s-1") is None
+    assert LiveView(Wanted("m"), Standings({}, {}), see, ()).home("s-1") is None

@@ -1,0 +1,1 @@
+"""What services agree on about guests, the engines of others behind groups."""
