@@ -98,14 +98,19 @@ class LimitLeases:
             return None
         return self._wait(needs)
 
-    def check(self, party: Party) -> None:
+    def check(self, party: Party, *, spends: bool) -> None:
         """Raises like `take` if a request of this party would be refused without asking; takes nothing.
 
         Running requests are not looked at: what resumes or ends one of them is no further one.
+
+        Args:
+            party: Whose request it is.
+            spends: It takes tokens; else only limits of requests are looked at.
         """
         now = self._clock()
         for lease in party.leases:
-            if not lease.is_running and lease.held < 1 and lease.is_short(1, now):
+            counts = lease.pool.name.measure == "requests" or (spends and not lease.is_running)
+            if counts and lease.held < 1 and lease.is_short(1, now):
                 raise over_limit(lease.pool, lease.ends_at - now)
 
     def count(self, needs: Needs) -> None:

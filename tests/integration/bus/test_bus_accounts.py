@@ -77,6 +77,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     },
     subjects.GROUP_DOWN: (ROUTERS, ROUTERS | LEADERS | {"gateway"}),
     subjects.ROUTER_ALIVE: (ROUTERS, ROUTERS),
+    subjects.OUTSIDE_RUNNING: (LEADERS, ROUTERS),
     subjects.drain("g0"): ({"cli", "host"}, LEADERS),
     subjects.limit_kv("g0"): ({"host"}, LEADERS),
     subjects.HOST_REPORT: ({"host"}, ROUTERS),

@@ -70,6 +70,7 @@ class Generation:
         filled_in: The model's defaults of sampling that its request got, which `Accepted` reports; None:
             none.
         adapter: What it runs with beside the base; None: nothing.
+        counted_by: Where a router counts it among running requests, as in `Work`; empty: none does.
         on_end: Called with its error, or None, in place of all frames and counts: it is a control of the
             leader itself (`RequestCounts`). None for the requests of callers.
     """
@@ -101,6 +102,7 @@ class Generation:
     key: str = ""
     filled_in: SamplingDefaults | None = None
     adapter: Adapter | None = None
+    counted_by: str = ""
     on_end: Callable[[RyzError | None], None] | None = None
 
     def __post_init__(self) -> None:
