@@ -25,7 +25,7 @@ from shared.messages.base import DEFAULT_TENANT, ID_PATTERN
 
 _ID_LENGTH = 12
 _OF_DEFAULT = (
-    f"It is of the tenant `{DEFAULT_TENANT}`, to which requests without a key belong as well; for another one "
+    f"It is of the tenant `{DEFAULT_TENANT}`, to which requests without a key belong as well; for another "
     "give `--tenant NAME`."
 )
 

@@ -102,7 +102,8 @@ LIMITS = m.Limits(
 SCOPES = m.Scopes(models=["demo"], apis=["chat"], admin=True, read_only=True)
 TENANT = m.TenantRecord(
     tenant="acme", limits=LIMITS, weight=2.0, models=["demo"], time_zone="Europe/Oslo", suspended=True,
-    session_days=30, response_days=20, file_days=10, batch_days=5, usage_days=40, note="pilot", created_s=17,
+    session_days=30, response_days=20, file_days=10, batch_days=5, usage_days=40, record_days=7,
+    note="pilot", created_s=17,
 )  # fmt: skip
 BUS_USER = m.BusUserTerms(
     user="billing", password_hash="$2a$05$" + "a" * 53, max_rps=2.5, max_priority=-1, suspended=True,

@@ -140,7 +140,10 @@ def test_routes_manage_tenants_and_keys(stack: Stack) -> None:
 
 
 def test_days_that_a_tenant_keeps_things(stack: Stack) -> None:
-    days = {"session_days": 30, "response_days": 20, "file_days": 10, "batch_days": 5, "usage_days": 60}
+    days = {
+        "session_days": 30, "response_days": 20, "file_days": 10, "batch_days": 5, "usage_days": 60,
+        "record_days": 7,
+    }  # fmt: skip
     options = [word for name, count in days.items() for word in (f"--{name.replace('_', '-')}", str(count))]
     made = told(stack, "tenants", "create", "kept", *options)
     assert {name: made[name] for name in days} == days
