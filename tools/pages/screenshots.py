@@ -2,7 +2,7 @@
 
 `python -m tools.pages.screenshots URL [FOLDER]` needs a Chromium and a gateway without API keys. It talks to
 the model in the chat, and takes both pages in both themes and at the width of a phone. With
-`--admin-key FILE` it takes the page of tenants instead, while they are busy, with the admin's key in that file.
+`--admin-key FILE` it takes the page of tenants instead, while they are busy; the file has an admin's key.
 """
 
 import argparse

@@ -178,4 +178,4 @@ async def test_an_end_during_the_takeover_is_told_to_the_router_that_took_over(
 
         await bus.subscribe(subjects.OUTSIDE_RUNNING, take_over)
         await kit.leader.parts.running.report_running()
-        assert direct.ended == [("r", 0)]
+        await until(lambda: direct.ended == [("r", 0)])
