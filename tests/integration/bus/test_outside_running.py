@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from shared import codec, subjects
+from shared.bus.nats import NatsBus
 from shared.messages import Cancel, Done, Failed, GroupDown, Limits, TenantRecord, Tokens
 from shared.subjects import HEADER_TIMEOUT
 from tests.kits.outside_users import A, Service, World, world
@@ -98,7 +99,10 @@ async def test_expired_refused_and_repeated_requests_leave_nothing(limited: Worl
     for number in range(LIMIT + 1):
         end = await service.run(service.ask(f"nowhere-{number}"), model="no-such-model")
         assert isinstance(end, Failed)
-        assert end.code == "model_not_found"
+        assert end.code in {
+            "model_not_found",
+            "unavailable",
+        }  # later: it may be that not all groups are known
     for _ in range(LIMIT + 1):  # copies of one that has ended are answered from its frames
         assert await refusal(service, "same") == ""
     await begun(service, "a", "b", "c")
@@ -108,9 +112,11 @@ async def test_expired_refused_and_repeated_requests_leave_nothing(limited: Worl
 async def test_a_lost_leader_leaves_nothing(limited: World) -> None:
     await begun(limited.a, "a", "b", "c")
     down = GroupDown(group="g0", instance_id=limited.kit.instance_id, reason="silent", router_id="other")
-    await limited.kit.bus.publish(subjects.GROUP_DOWN, codec.encode(down))
+    other = await NatsBus.connect(limited.broker.url("router"), name="other router")
+    await other.publish(subjects.GROUP_DOWN, codec.encode(down))
     for name in "abc":
         assert isinstance(await limited.a.end_of(name), Failed)
+    await other.close()
     await passes(limited.a, "d")
 
 

@@ -44,7 +44,8 @@ def test_all_days_are_shown() -> None:
     record = TenantBody(**DAYS).applied_to(ACME)  # type: ignore[arg-type]
     assert {name: tenant_form(record)[name] for name in DAYS} == DAYS
     lines = dict(view.tenant_lines(record, []))
-    found = [lines[f"{what} kept"] for what in ("sessions", "responses", "files", "batches", "usage")]
+    kept = ("sessions", "responses", "files", "batches", "usage", "records of requests")
+    found = [lines[f"{what} kept"] for what in kept]
     assert found == [f"{days} days" for days in DAYS.values()]
 
 
