@@ -144,7 +144,9 @@ QUEUES = {
         for subject in TABLE
         if "tokenize." in subject or ".inspect." in subject
     },
-    **dict.fromkeys((subjects.LOAD_ADAPTER, subjects.UNLOAD_ADAPTER), subjects.ROUTER_QUEUE),
+    **dict.fromkeys(
+        (subjects.LOAD_ADAPTER, subjects.UNLOAD_ADAPTER, subjects.OUTSIDE_RUNNING), subjects.ROUTER_QUEUE
+    ),
     **{subject: subjects.KVSTATE_QUEUE for subject in TABLE if subject.startswith("ryz.v1.kvstate.")},
 }
 NOT_OURS = [
