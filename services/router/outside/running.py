@@ -15,7 +15,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.endpoint import Endpoint
 from shared.client.calls.limit_leases import LimitLeases
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, Unavailable
 from shared.limits.book import Needs
 from shared.messages import CountedRequest, RunningCounted, RunningReport
 from shared.telemetry.repeated import RepeatedLog
@@ -38,6 +38,7 @@ class RunningRequests:
         self._clock = context.clock
         self._metrics = context.metrics
         self._leases = leases
+        self._accounts = context.state.accounts
         self._repeated = RepeatedLog(log)
 
     async def listen(self) -> None:
@@ -57,17 +58,23 @@ class RunningRequests:
         return self.units.hold(key, _claim(needs), self._clock())
 
     async def on_report(self, report: RunningReport, _: Message) -> RunningCounted:
-        """A leader tells what runs, or has ended."""
+        """A leader tells what runs, or has ended.
+
+        Raises:
+            Unavailable: The limits of a request that is not known here were not read yet.
+        """
         now = self._clock()
         for one in report.ended:
             self.units.end(_key_of(one))
         for one in report.running:
             key = _key_of(one)
-            unit = self.units.find(key) or self._count(key, one.key_id)
+            unit = self.units.find(key) or self._take_over(key, one.key_id)
             unit.note_at(report.group, report.instance_id, now)
         return RunningCounted(counted_by=self._subject)
 
-    def _count(self, key: AttemptKey, key_id: str) -> RunningUnit:
+    def _take_over(self, key: AttemptKey, key_id: str) -> RunningUnit:
+        if not self._accounts.was_read:  # a router that has just started; the leader asks again
+            raise Unavailable("limits were not read yet", reason="accounts_away")
         self._metrics.event("running_taken_over")
         needs = [(lease, 1) for lease in self._leases.party(key[0], key_id).by_measure["running"]]
         for lease, units in needs:

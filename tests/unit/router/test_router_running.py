@@ -9,6 +9,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.bus.endpoint import call
 from shared.codec import decode, encode
+from shared.errors import Unavailable
 from shared.messages import (
     CountedRequest,
     GenerateRequest,
@@ -159,6 +160,16 @@ async def test_requests_of_a_router_that_is_gone_are_taken_over(world: Limited) 
     assert len(world.works) == 1
     again = await world.report(answer.counted_by, running=[running[2]])
     assert (again, len(world.running.units)) == (answer, 2)
+
+
+async def test_a_router_that_has_read_no_limits_takes_nothing_over(memory_bus: MemoryBus) -> None:
+    """It would count the requests for no limit; the leader asks again."""
+    world = World(memory_bus, accounts_read=False)
+    await world.running.listen()
+    report = RunningReport(group="g0", instance_id="i0", running=[counted("x")])
+    with pytest.raises(Unavailable):
+        await call(memory_bus, subjects.OUTSIDE_RUNNING, report, RunningCounted, timeout_s=5.0)
+    assert not len(world.running.units)
 
 
 async def test_a_report_that_is_none_is_counted(world: Limited) -> None:
