@@ -73,7 +73,11 @@ class LimitLeases:
 
     def party(self, tenant: str, key_id: str) -> Party:
         """Returns the limits of a tenant's requests with that key; empty: without one."""
-        return self.book.party(tenant, key_id, self._clock())
+        had_limits = self.book.has_limits
+        party = self.book.party(tenant, key_id, self._clock())
+        if self.book.has_limits and not had_limits:
+            self._wake.set()  # from now on `keep` looks at regular times, also if nothing is ever taken
+        return party
 
     def take(self, needs: Needs) -> Awaitable[None] | None:
         """Takes units for a request, all of them or none.

@@ -42,7 +42,8 @@ class Limited(World):
     async def begin(self, running: int = 2) -> "Limited":
         await self.start()
         await self.running.listen()
-        await LimitServices(MemoryBus(self.bus.broker)).start()
+        self.services = LimitServices(MemoryBus(self.bus.broker))
+        await self.services.start()
         record = TenantRecord(tenant="t", limits=Limits(running=running))
         self.context.state.accounts.replace_all([StoredAccount(record=record, revision=1)], 1)
         await self.bus.subscribe(subjects.work("g0"), self.take)
@@ -152,6 +153,8 @@ async def test_requests_of_a_router_that_is_gone_are_taken_over(world: Limited) 
     running = [counted(name) for name in ("x", "y", "z")]
     answer = await world.report(subjects.OUTSIDE_RUNNING, running=running)
     assert len(world.running.units) == 3
+    # the store hears of it, though this router has never taken any unit
+    await until(lambda: world.services.store.running("t::running:running") != {})
     await world.ask_for("a")
     assert world.reasons() == ["tenant_running"]
     await world.report(answer.counted_by, ended=running[:2])
