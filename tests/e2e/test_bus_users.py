@@ -3,7 +3,6 @@
 import asyncio
 import json
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from shared.errors import InvalidRequest, Overloaded, Unavailable
 from shared.messages import SessionRef
 from shared.subjects import Caller
 from tests.kits.e2e.stack import ROOT, Stack, ryz
-from tests.kits.outside_users import Service
 from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.leader import chat
 
@@ -158,31 +156,6 @@ async def test_the_broker_learns_of_changes_over_http(null_stack: Stack) -> None
         await (await _let_in(url)).close()
         gone = await client.delete("/tenants/web?with_keys=true")
         assert gone.json()["revoked_keys"] == [made.json()["id"]]
-
-
-async def test_a_user_that_expires_while_it_is_connected(null_stack: Stack) -> None:
-    """The broker ends its connection, and lets it in again after a later end is set."""
-    folder = null_stack.folder
-    reported = await asyncio.to_thread(add, folder, "brief", "brief", "--expires", "1h")
-    url, brief = reported["RYZ_NATS_URL"], Caller("brief", "brief")
-    assert (await ask(url, brief)).choices
-    bus = await NatsBus.connect(url, name="test", connect_wait_s=5)
-    service = await Service(bus, brief).start()
-    long = service.ask("long", sampling={"max_tokens": 1000})
-    await service.send(long)
-    ended = await asyncio.to_thread(ryz, "keys", "set", "brief", "--expires", "1s", cwd=folder)
-    assert ended.returncode == 0, ended.stderr
-    await until(lambda: bus.stats.disconnects > 0)
-    with pytest.raises(InvalidRequest, match="It may have expired"):
-        await NatsBus.connect(url, name="late", connect_wait_s=5)
-    shown = await asyncio.to_thread(ryz, "keys", "show", "brief", "--json", cwd=folder)
-    assert 0 < json.loads(shown.stdout)["expires_s"] <= time.time()
-    assert null_stack.state.services, "nothing else was disturbed"
-    again = await asyncio.to_thread(ryz, "keys", "set", "brief", "--expires", "1h", cwd=folder)
-    assert again.returncode == 0, again.stderr
-    await until(lambda: bus.connected)
-    await bus.close()
-    assert (await ask(url, brief)).choices
 
 
 async def test_users_of_an_earlier_release_outlive_their_stack_and_the_example_is_one(tmp_path: Path) -> None:

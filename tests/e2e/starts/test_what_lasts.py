@@ -1,7 +1,6 @@
 """The table `What lasts` of docs/operations.md for `ryz up`: each kind of thing, each kind of restart."""
 
 import os
-import shutil
 import signal
 from contextlib import suppress
 from pathlib import Path
@@ -79,25 +78,4 @@ def test_what_lasts_without_a_directory_for_sessions(tmp_path: Path) -> None:
     with Stack(tmp_path, *NULL) as third:
         third.await_ready()
         assert things.present(third) == IN_STATE_DIR
-        assert third.end() == 0
-
-
-def test_a_start_says_that_the_records_of_tenants_are_gone(tmp_path: Path) -> None:
-    """The streams were deleted under the state directory, and Redis kept nothing."""
-    with Stack(tmp_path, *NULL) as first:
-        LastingThings(first.await_ready())
-        kill_everything(first)
-    with Stack(tmp_path, *NULL) as second:
-        second.await_ready()
-        assert "records of tenants" not in second.output.read_text()
-        assert second.end() == 0
-        streams = second.state_dir.path / "jetstream"
-        assert streams.is_dir()
-        shutil.rmtree(streams)
-    with Stack(tmp_path, *NULL) as third:
-        third.await_ready()
-        wait_for(
-            lambda: "records of tenants, keys and usage are gone" in third.output.read_text(), "it says so"
-        )
-        assert "admin.key" in third.output.read_text()
         assert third.end() == 0
