@@ -58,6 +58,7 @@ USAGE = f"{PREFIX}.kvstate.usage"
 LEASE_LIMITS = f"{PREFIX}.kvstate.limits.lease"
 TENANT_ERASE = f"{PREFIX}.kvstate.tenant.erase"
 ATTACH = f"{PREFIX}.attach"
+OUTSIDE_RUNNING = f"{PREFIX}.outside.running"
 # The broker's event for a client that disconnected, in JSON; its configuration imports it under this subject
 BROKER_DISCONNECT = f"{PREFIX}.broker.disconnect"
 

@@ -30,7 +30,9 @@ EndStreams = Annotated[
 @with_options
 def create(
     *,
-    tenant: Annotated[str, typer.Option(help="Whose key it is.")] = "default",
+    tenant: Annotated[
+        str, typer.Option(help="Whose key it is.  [default: default]", show_default=False)
+    ] = "",
     admin: Annotated[
         bool, typer.Option("--admin", help="It manages models, tenants and keys, for all tenants.")
     ] = False,

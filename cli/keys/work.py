@@ -21,9 +21,13 @@ from shared.accounts.forms import key_form, keys_form, made_form
 from shared.accounts.keys import key_id_in, shown_prefix
 from shared.client.calls.accounts_client import OVERLAP_S, AccountsClient, MadeKey
 from shared.messages import BusUserTerms, KeyRecord, Scopes
-from shared.messages.base import ID_PATTERN
+from shared.messages.base import DEFAULT_TENANT, ID_PATTERN
 
 _ID_LENGTH = 12
+_OF_DEFAULT = (
+    f"It is of the tenant `{DEFAULT_TENANT}`, to which requests without a key belong as well; for another "
+    "give `--tenant NAME`."
+)
 
 
 def create_key(
@@ -37,7 +41,7 @@ def create_key(
     bus_user: str,
 ) -> None:
     """Make a key or a bus user, and print it once."""
-    if admin and tenant != "default":
+    if admin and tenant:
         fail("An admin's key manages all tenants: leave out `--tenant`.", 2)
     if bus_user and not re.fullmatch(ID_PATTERN, bus_user):
         fail(f"--bus-user: {bus_user[:64]!r} is no name: 1 to 64 letters, digits, - and _.", 2)
@@ -45,7 +49,7 @@ def create_key(
     wanted = KeyRecord(
         key_id="0" * _ID_LENGTH,
         digest=bytes(32),
-        tenant=tenant,
+        tenant=tenant or DEFAULT_TENANT,
         scopes=Scopes(admin=admin),
         bus_user=user,
     )
@@ -53,6 +57,8 @@ def create_key(
     wanted = replace(wanted, limits=limits.applied_to(wanted.limits))
     made = on_accounts(common, lambda client: with_broker(client, common, client.create_key(wanted)))
     _print_made(made, common)
+    if not (tenant or admin or common.as_json):
+        err.print(_OF_DEFAULT, soft_wrap=True)
 
 
 def rotate_key(key: str, overlap: str, common: BrokerOptions) -> None:

@@ -11,13 +11,10 @@ from cli.stack.host.naming import group_name
 from cli.stack.options import UpOptions
 from cli.stack.service_plan import admin_address, plan_service
 from cli.stack.supervision.process import ServiceSpec
-from services.gateway.admission.auth import parse_keys
-from services.gateway.admission.parties import ADDRESS_SHARE
 from services.worker.orchestrator.options import RankProcessOptions
 
 _LEADER = "worker-g"
 RANK_NICE, LEAST_NICE = "RYZ_RANK_NICE", 19  # the system lets no process give way more
-TENANT_SHARE = "RYZ_MAX_RUNNING_PER_TENANT"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +52,7 @@ class GroupPlanner:
         own |= model_settings(model, self.environ, self.top_priority)
         if "RYZ_PACKED_DIR" not in self.environ and self.options.engine == "torch":
             own["RYZ_PACKED_DIR"] = str(packed_dir())
-        own |= _memory_share(self.num_groups, self.environ) | _tenant_share(self.environ)
+        own |= _memory_share(self.num_groups, self.environ)
         drain = self.environ.get("RYZ_DRAIN_TIMEOUT_S", "")
         return plan_service(service_name(number), {**self.common, **own}, probe, drain, model=model.name)
 
@@ -112,16 +109,3 @@ def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
     except ValueError:
         return {}  # the workers refuse it and name the variable
     return {"RYZ_KV_MEMORY_SHARE": repr(share / groups)}
-
-
-def _tenant_share(environ: Mapping[str, str]) -> dict[str, str]:
-    """Limit what one tenant, or one address without keys, may have of the running slots."""
-    if environ.get(TENANT_SHARE):
-        return {}
-    try:
-        tenants = set(parse_keys(environ.get("RYZ_API_KEYS", "")).values())
-    except ValueError:
-        return {}  # the gateway refuses it and names the variable
-    if not tenants:
-        return {TENANT_SHARE: str(ADDRESS_SHARE)}
-    return {TENANT_SHARE: "0.5"} if len(tenants) > 1 else {}

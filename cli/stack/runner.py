@@ -10,8 +10,9 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from cli.bus_users.broker_users import BrokerUsers
-from cli.console import INTERRUPTED, CommandError, called_as, fail, out, start_report
+from cli.console import INTERRUPTED, CommandError, called_as, err, fail, out, start_report
 from cli.keys.first_admin_key import FirstAdminKey, admin_key_words
+from cli.keys.lost_records import lost_records_note
 from cli.stack.agent.start import StackAgents
 from cli.stack.fleet.core_sets import Cores
 from cli.stack.fleet.entry import ModelEntry, ServedModel
@@ -64,7 +65,7 @@ def run_detached(options: UpOptions, settled: Settled, closing: str = "") -> Non
     if state is None:
         fail(f"The stack did not start. {log} ends with:\n{log_tail(log, lines=40)}")
     made_key = key_file.read_text().strip() if key_file.exists() and not had_key else ""
-    announce(options, settled, state, made_key=made_key)
+    asyncio.run(_announce_start(options, settled, state, made_key=made_key))
     for line in (f"`{called_as()} down{state_dir_words(options.state_dir)}` ends it.", closing):
         out.print(line, end="\n" if line else "", markup=False, soft_wrap=True)
 
@@ -117,7 +118,7 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
                 ready = await stack.start(options.start_timeout_s, lambda: users.start(key.make_key()))
             if ready:
                 await agents.await_started(options.start_timeout_s)
-                announce(options, settled, state, closing, key.text)
+                await _announce_start(options, settled, state, closing, key.text)
                 await stack.supervise()
             _say_ending(plan)
         finally:
@@ -136,6 +137,16 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
             remove_empty(state_dir.path / name)
         state_dir.release()
     out.print("All services have ended.", markup=False)
+
+
+async def _announce_start(
+    options: UpOptions, settled: Settled, state: StackState, closing: str = "", made_key: str = ""
+) -> None:
+    """Announce a stack that is ready, and say what it has lost; see `announce`."""
+    announce(options, settled, state, closing, made_key)
+    broker, folder = state.nats_urls.get("cli", ""), options.state_dir
+    if note := await lost_records_note(folder, broker, folder / STREAMS):
+        err.print(note, style="yellow", markup=False, soft_wrap=True)
 
 
 def _stop_on_signals(stack: Stack) -> None:

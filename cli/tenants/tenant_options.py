@@ -43,6 +43,15 @@ class TenantOptions:
             min=0, max=3650, help="How long sums of usage are kept, 36 or more.", show_default=False
         ),
     ] = None
+    record_days: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=3650,
+            help="How long records of single requests are kept, 2 or more.",
+            show_default=False,
+        ),
+    ] = None
     note: Annotated[str | None, typer.Option(help="For people.", show_default=False)] = None
 
     def applied_to(self, record: "TenantRecord") -> "TenantRecord":
@@ -58,6 +67,7 @@ class TenantOptions:
             "file_days": self.file_days,
             "batch_days": self.batch_days,
             "usage_days": self.usage_days,
+            "record_days": self.record_days,
             "note": self.note,
         }
         return replace(record, **{name: value for name, value in given.items() if value is not None})

@@ -92,6 +92,7 @@ def tenant_lines(record: TenantRecord, keys: Sequence[KeyRecord]) -> list[tuple[
         ("files kept", _days(record.file_days, "as they came")),
         ("batches kept", _days(record.batch_days)),
         ("usage kept", _days(record.usage_days)),
+        ("records of requests kept", _days(record.record_days)),
         ("note", record.note or "-"),
         ("made", when(record.created_s)),
         ("keys", ", ".join(shown_prefix(key.key_id) for key in keys) or "none"),

@@ -19,6 +19,8 @@ from services.router.models.collector import ModelCollector
 from services.router.models.controller import ModelController
 from services.router.models.lease import ControllerLease
 from services.router.models.reports import HostReports
+from services.router.outside.gate import OutsideGate
+from services.router.outside.running import kept_running
 from services.router.presence import RouterPresence
 from services.router.session_events import PinSync, SessionEvents
 from services.router.settings import RouterSettings
@@ -58,17 +60,18 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
         service.spans,
         service.timelines,
     )
-    losses, sessions = LossReports(context), SessionEvents(context)
     leases = await kept_leases(bus, state.accounts, settings.instance_id, stack)
-    requests = RouterSubscriptions(context, Dispatcher(context), losses, outside, leases)
-    watch, presence = FleetWatch(context, losses), RouterPresence(context)
+    running = await kept_running(context, leases, stack)
+    dispatcher, adapters = Dispatcher(context), AdapterCalls(context)
+    gate, losses = OutsideGate(context, dispatcher, leases, running), LossReports(context, running.units)
+    requests = RouterSubscriptions(context, dispatcher, losses, outside, gate)
+    watch, presence, sessions = FleetWatch(context, losses), RouterPresence(context), SessionEvents(context)
     reports, lease = HostReports(context), ControllerLease(context)
     controller = ModelController(context, lease, presence)
     service.registry.register(ModelCollector(state.models, fleet, lease.is_held, context.clock))
     pins = PinSync(bus, state.pins, metrics, constants.pins_refresh_s)
     register = RegisterSync(bus, state.adapters, constants.adapters_refresh_s, metrics.event)
     accounts = AccountsSync(bus, state.accounts, count=metrics.event)
-    adapters = AdapterCalls(context)
     service.set_detail(lambda: describe(context, lease))
     await service.answer_operators(bus, outside)
     await service.serve_admin(stack)

@@ -21,7 +21,7 @@ from services.router.domain.models.demand import RequestKey
 from services.router.domain.models.refusals import WAKING
 from services.router.domain.policies.base import RETRY_STARTING_S, not_known_yet
 from services.router.domain.policies.choice import at_a_full_group, choose
-from services.router.incoming import Incoming, Sender, guest_needs
+from services.router.incoming import Incoming, Sender, guest_needs, too_large
 from services.router.state import Forward
 from shared import subjects
 from shared.bus.accounts import INBOX
@@ -77,7 +77,7 @@ class Dispatcher:
     def _dispatch(self, incoming: Incoming, now: float, count: int) -> Awaitable[None] | None:
         if incoming.deadline is not None and incoming.deadline <= now:
             late = DeadlineExceeded("the request's time was over before it was given to a group")
-            return self.fail_request(_sender(incoming), late, "late")
+            return self._fail(incoming, late, "late")
         timeline = self._timelines.draft(incoming.request_id, incoming.attempt)
         timeline.mark("routed", {"copy": count})
         started = time.perf_counter()
@@ -176,7 +176,12 @@ class Dispatcher:
 
     async def _refuse(self, incoming: Incoming, refusal: Refusal) -> None:
         error = refusal.error(random.uniform(1.0 - _JITTER, 1.0 + _JITTER))
-        await self.fail_request(_sender(incoming), error, refusal.reason)
+        await self._fail(incoming, error, refusal.reason)
+
+    async def _fail(self, incoming: Incoming, error: RyzError, reason: str) -> None:
+        if incoming.unit is not None:
+            incoming.unit.note_refused()
+        await self.fail_request(incoming.sender, error, reason)
 
     def _decide(self, incoming: Incoming, facts: RequestFacts, now: float) -> tuple[FleetView, Decision]:
         """The decision, and the view it was made on; empty for a copy, which needs none."""
@@ -236,6 +241,7 @@ class Dispatcher:
             instance_id=self._fleet.instance_of(chosen.group),
             outside=incoming.outside,
             adapter=meant.adapter,
+            counted_by=incoming.unit.counted_by if incoming.unit is not None else "",
         )
         data, key = encode(work), incoming.key
         self._sent += 1
@@ -250,6 +256,8 @@ class Dispatcher:
             sent = self._bus.publish_now(subject, data, reply=reply, headers=headers)
         except (RequestTooLarge, Unavailable) as error:
             return self._not_sent(incoming, error, len(data), now)
+        if incoming.unit is not None:
+            incoming.unit.note_at(chosen.group, work.instance_id, now)
         tenant = incoming.asker.tenant
         state.duplicates.put((tenant, incoming.request_id, incoming.attempt), chosen.group, now)
         state.sessions.note_sent(facts, incoming.asker, chosen.group, now)
@@ -277,24 +285,13 @@ class Dispatcher:
         self, incoming: Incoming, error: RequestTooLarge | Unavailable, size: int, now: float
     ) -> None:
         self._state.forwards.pop(incoming.key, now)
+        if incoming.unit is not None:
+            incoming.unit.note_returned()
         if isinstance(error, RequestTooLarge):
-            await self.fail_request(_sender(incoming), self._too_large(incoming, size), "too_large")
+            await self._fail(incoming, too_large(incoming, size, self._bus.max_payload), "too_large")
         else:
-            await self.fail_request(_sender(incoming), error, "broker")
-
-    def _too_large(self, incoming: Incoming, size: int) -> RequestTooLarge:
-        limit, own = self._bus.max_payload, len(incoming.data)
-        return RequestTooLarge(
-            f"the request has {own} bytes and {size} with its route, the broker takes {limit}; shorten it by "
-            f"at least {max(1, size - limit)} bytes",
-            size=own,
-            limit=limit - (size - own),
-        )
+            await self._fail(incoming, error, "broker")
 
 
 def _wish_of(incoming: Incoming) -> RequestKey:
     return incoming.asker.tenant, incoming.request_id
-
-
-def _sender(incoming: Incoming) -> Sender:
-    return Sender(incoming.request_id, incoming.attempt, incoming.reply_to)

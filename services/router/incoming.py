@@ -9,12 +9,13 @@ from typing import Annotated
 import msgspec
 
 from services.router.domain.decision import RequestFacts
+from services.router.domain.running_units import RunningUnit
 from services.router.domain.session_memory import Asker
 from services.router.outside.requests import check_reply_to, confine
 from shared.bus import Message
 from shared.bus.subject import can_answer
 from shared.codec import decode, encode, fields_of
-from shared.errors import InvalidRequest
+from shared.errors import InvalidRequest, RequestTooLarge
 from shared.guests.needs import needs_of
 from shared.identity import routing_key, session_key
 from shared.messages import GenerateRequest, ListModels, SessionRef, Wire
@@ -78,7 +79,10 @@ class RequestHead(Wire, frozen=True, kw_only=True):
 
 
 class Incoming(msgspec.Struct, frozen=True, gc=False):
-    """A request that can be routed. `deadline` is in monotonic seconds; None if there is none."""
+    """A request that can be routed. `deadline` is in monotonic seconds; None if there is none.
+
+    `unit` is what one of a service outside has taken of limits of running requests; None: nothing.
+    """
 
     data: bytes
     request_id: str
@@ -93,11 +97,17 @@ class Incoming(msgspec.Struct, frozen=True, gc=False):
     party: str = ""  # for whom it counts where groups are shared
     weight: float = 1.0  # of the party
     lost_group: str = ""  # of the previous attempt, which another router may have sent
+    unit: RunningUnit | None = None
 
     @property
     def key(self) -> str:
         """Names this attempt of the request, as one token of a subject; ids are unique in a tenant only."""
         return f"{self.asker.tenant}={self.request_id}-{self.attempt}"
+
+    @property
+    def sender(self) -> "Sender":
+        """Where its end goes if it goes no further."""
+        return Sender(self.request_id, self.attempt, self.reply_to)
 
 
 class Sender(msgspec.Struct, frozen=True, gc=False):
@@ -246,6 +256,17 @@ def sender(message: Message, max_bytes: int = sys.maxsize) -> Sender:
         request_id=next(candidates, "unknown"),
         attempt=attempt if type(attempt) is int and 0 <= attempt <= MAX_ATTEMPT else 0,
         reply_to=found if can_answer(found, caller) else "",
+    )
+
+
+def too_large(incoming: Incoming, size: int, limit: int) -> RequestTooLarge:
+    """The refusal of a request that has `size` bytes with its route, of which the broker takes `limit`."""
+    own = len(incoming.data)
+    return RequestTooLarge(
+        f"the request has {own} bytes and {size} with its route, the broker takes {limit}; shorten it by "
+        f"at least {max(1, size - limit)} bytes",
+        size=own,
+        limit=limit - (size - own),
     )
 
 

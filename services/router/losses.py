@@ -8,6 +8,7 @@ import structlog
 
 from services.router.context import RouterContext
 from services.router.domain.groups.loss import read_disconnect
+from services.router.domain.running_units import RunningUnits
 from shared import subjects
 from shared.bus import Message
 from shared.bus.endpoint import Endpoint
@@ -20,9 +21,14 @@ log = structlog.get_logger(__name__)
 
 
 class LossReports:
-    """Subscriptions and publications around the losses of a `Fleet`."""
+    """Subscriptions and publications around the losses of a `Fleet`.
 
-    def __init__(self, context: RouterContext) -> None:
+    Args:
+        running: Counts requests that end with their leader.
+    """
+
+    def __init__(self, context: RouterContext, running: RunningUnits) -> None:
+        self._running = running
         self._bus = context.bus
         self._fleet = context.fleet
         self._metrics = context.metrics
@@ -39,6 +45,7 @@ class LossReports:
     async def publish_losses(self) -> None:
         """Log and count the losses that the fleet recorded, and publish this router's own."""
         for loss in self._fleet.take_losses():
+            self._running.end_group(loss.group, loss.instance_id)
             if loss.leaving:
                 log.info("group left", group=loss.group, group_instance=loss.instance_id, reason=loss.reason)
                 self._metrics.event("group_left")

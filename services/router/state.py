@@ -8,6 +8,7 @@ from services.router.domain.groups.balance import DecayingCounts
 from services.router.domain.models.book import ModelBook
 from services.router.domain.pins import PinTable
 from services.router.domain.policies.party_credits import PartyCredits
+from services.router.domain.running_units import AttemptKey
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming
 from services.router.settings import RouterSettings
@@ -22,9 +23,6 @@ class Forward(msgspec.Struct, frozen=True, gc=False):
     group: str
     count: int  # groups that it was offered to, this one included
     number: int  # of this sending; those of a router differ
-
-
-AttemptKey = tuple[str, str, int]  # tenant, request id, attempt
 
 
 class RouterState:

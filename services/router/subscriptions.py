@@ -18,15 +18,15 @@ from services.router.dispatch import Dispatcher
 from services.router.domain.adapters import adapters_not_read
 from services.router.domain.groups.fleet import Change
 from services.router.incoming import Incoming, models_query, read, sender
+from services.router.last_groups import LastGroups
 from services.router.losses import LossReports
 from services.router.outside.gate import OutsideGate
 from shared import subjects
 from shared.bus import Bus, Handler, Message, Subscription
-from shared.bus.endpoint import Endpoint, call
+from shared.bus.endpoint import Endpoint
 from shared.bus.subject import can_answer
-from shared.client.calls.limit_leases import LimitLeases
-from shared.errors import InvalidRequest, RyzError, SessionNotFound
-from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList, SessionFound, SessionGet
+from shared.errors import InvalidRequest, RyzError
+from shared.messages import ErrorReply, Heartbeat, ListModels, ModelList
 from shared.messages.adapters import listed
 from shared.subjects import caller_of, tenant_of
 from shared.telemetry.repeated import RepeatedLog
@@ -39,26 +39,6 @@ _NEW: frozenset[Change] = frozenset({"joined", "restarted"})
 _heartbeat_subject = lru_cache(maxsize=4096)(subjects.heartbeat)  # many times a second, of few groups
 
 
-class LastGroups:
-    """Asks where a session was last served. No answer counts as "unknown", so trouble fails no request."""
-
-    def __init__(self, bus: Bus, timeout_s: float) -> None:
-        self._bus = bus
-        self._timeout_s = timeout_s
-
-    async def find(self, tenant: str, session_id: str) -> str:
-        """The group of the session's last turn; an empty text if there was none, or it is not known."""
-        query, timeout_s = SessionGet(tenant=tenant, session_id=session_id), self._timeout_s
-        try:
-            found = await call(self._bus, subjects.SESSION_GET, query, SessionFound, timeout_s=timeout_s)
-            return found.record.last_group
-        except SessionNotFound:
-            return ""
-        except RyzError as error:
-            log.warning("session not looked up", session_id=session_id, error=error.message)
-            return ""
-
-
 class RouterSubscriptions:
     """The subscriptions around a `Dispatcher`."""
 
@@ -68,11 +48,11 @@ class RouterSubscriptions:
         dispatcher: Dispatcher,
         losses: LossReports,
         outside: Bus,
-        leases: LimitLeases,
+        gate: OutsideGate,
     ) -> None:
         self._bus = context.bus
         self._outside = outside
-        self._gate = OutsideGate(context, dispatcher, leases)
+        self._gate = gate
         self._dispatcher = dispatcher
         self._losses = losses
         self._fleet = context.fleet
@@ -123,7 +103,7 @@ class RouterSubscriptions:
             ),
             await self._outside.subscribe(
                 subjects.again_all(subjects.ANY_CALLER),
-                self.on_outside,
+                self.on_outside_again,
                 max_concurrent=at_once,
                 max_pending=max_pending,
                 max_per_s=self._settings.router_outside_calls_s,
@@ -172,6 +152,12 @@ class RouterSubscriptions:
         if incoming is not None:
             await self._route(incoming, self._clock())
 
+    async def on_outside_again(self, message: Message) -> None:
+        """Such a request that no group has answered."""
+        incoming = await self._gate.admit(message, self._clock(), again=True)
+        if incoming is not None:
+            await self._route(incoming, self._clock())
+
     async def _route(self, incoming: Incoming, now: float) -> None:
         if self._last_groups and incoming.session_id:
             with bind_request(incoming.request_id, incoming.headers.get(TRACE_PARENT, "")):
@@ -193,6 +179,8 @@ class RouterSubscriptions:
             return
         forwards.pop(key, now)
         self._metrics.event("undelivered")
+        if forward.incoming.unit is not None:
+            forward.incoming.unit.note_returned()
         if self._fleet.mark_lost(forward.group, "no_responders", now):
             await self._losses.publish_losses()
         await self._dispatcher.dispatch_again(forward, now)

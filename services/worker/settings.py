@@ -8,6 +8,7 @@ from annotated_types import Interval
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.worker.constants import constant_settings
+from services.worker.domain.scheduling.fairness.slot_share import SHARE_BESIDE_OTHERS
 from services.worker.guests.remote_settings import RemoteSettings
 from services.worker.leader.intake.grammar_options import GrammarTime
 from services.worker.leader.kv_tier.kv_options import KVSettings
@@ -61,10 +62,10 @@ class WorkerSettings(  # type: ignore[misc]
     it come temperature 0.6 and top_p 0.95. `ryz up` sets it from its catalogue of models."""
     max_waiting: Annotated[int, Interval(ge=16, le=100_000)] = 512
     """Sequences that may queue; beyond it requests are refused."""
-    max_running_per_tenant: Share = 1.0
+    max_running_per_tenant: Share = SHARE_BESIDE_OTHERS
     """The part of `RYZ_MAX_RUNNING` that one tenant, or one address where there are no API keys, may have
-    while no other waits. Freed slots go to parties by their credit in tokens in any case. Empty: 1. `ryz up`
-    sets 0.5 where `RYZ_API_KEYS` names several tenants, and 0.875 without keys."""
+    beside others, and for a minute after them; alone it may have all. Slots that become free go to parties
+    by their credit in tokens in any case. Empty: 0.875."""
     itl_target_ms: ZeroToMinuteMs = 100.0
     """The longest time between two tokens of a sequence that prompts of others may cause: a step has as many
     tokens of prompts as fit by measured costs, and at least a quarter of the time of its decodes. Beside
@@ -93,7 +94,7 @@ class WorkerSettings(  # type: ignore[misc]
     @field_validator("max_running_per_tenant", mode="before")
     @classmethod
     def _whole_if_empty(cls, share: Any) -> Any:
-        return 1.0 if share == "" else share  # Compose cannot leave a variable out
+        return SHARE_BESIDE_OTHERS if share == "" else share  # Compose cannot leave a variable out
 
     @field_validator("sampling_defaults", "sampling_fallback")
     @classmethod

@@ -64,6 +64,7 @@ def tenant_form(record: TenantRecord) -> Form:
         "file_days": record.file_days,
         "batch_days": record.batch_days,
         "usage_days": record.usage_days,
+        "record_days": record.record_days,
         "note": record.note,
         "limits": limits_form(record.limits),
         "created_s": record.created_s,

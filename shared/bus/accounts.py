@@ -128,6 +128,7 @@ _ROUTER = BusAccount(
         subjects.HEARTBEAT_ALL, subjects.GROUP_DOWN, subjects.ROUTER_ALIVE, subjects.BROKER_DISCONNECT,
         subjects.HOST_REPORT, subjects.SESSION_TURNS, subjects.ADAPTER_CHANGED, subjects.ACCOUNT_CHANGED,
         *(_member(subject, subjects.ROUTER_QUEUE) for subject in MANAGE_ADAPTERS),
+        _member(subjects.OUTSIDE_RUNNING, subjects.ROUTER_QUEUE),
         subjects.SESSION_PINNED, subjects.SESSION_GONE, subjects.STATUS, subjects.EXPLAIN,
         subjects.SRV_ALL,
     ),
@@ -139,6 +140,7 @@ _WORKER = BusAccount(
         _all(subjects.heartbeat("_")), subjects.SESSION_GET, subjects.SESSION_COMMIT, subjects.BLOCKS_FIND,
         subjects.BLOCKS_COMMIT, subjects.SESSION_TURNS, subjects.KV_EVENTS_ALL, PEER, CLAIM, ANY_INBOX,
         streams.usage("*"),
+        subjects.OUTSIDE_RUNNING,
     ),
     read=(
         WORK, RESEND, CANCEL, subjects.CANCEL_ALL,

@@ -4,7 +4,7 @@ import ssl
 from dataclasses import dataclass
 
 from shared.address import check_address, redact
-from shared.bus.accounts import inbox_prefix, user_of
+from shared.bus.accounts import ACCOUNTS, inbox_prefix, user_of
 from shared.errors import InvalidRequest
 
 
@@ -49,8 +49,11 @@ def not_allowed(url: str) -> InvalidRequest:
     """Returns the error when the broker refuses the user or the password in the URL."""
     user = user_of(url)
     problem = f"user {user!r} with this password" if user else "clients without a user and a password"
+    ended = ""
+    if user and user not in ACCOUNTS:  # a bus user; the broker does not say why
+        ended = f". It may have expired, or been suspended or revoked: `ryz keys show {user}` says so"
     return InvalidRequest(
         f"the NATS server at {redact(url)} refuses {problem}: correct RYZ_NATS_URL "
-        "(nats://USER:PASSWORD@HOST:PORT)",
+        f"(nats://USER:PASSWORD@HOST:PORT){ended}",
         param="RYZ_NATS_URL",
     )

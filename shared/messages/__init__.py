@@ -196,6 +196,7 @@ from shared.messages.tenants.audit import AuditEntry, AuditPage, AuditQuery
 from shared.messages.tenants.bus_users import BusUserTerms
 from shared.messages.tenants.erasure import TenantErase, TenantErased
 from shared.messages.tenants.limits import LeasedLimits, LeaseLimits, LimitLease, LimitPool, LimitTake
+from shared.messages.tenants.running import CountedRequest, RunningCounted, RunningReport
 from shared.messages.tenants.usage import UsagePage, UsageQuery, UsageRecord, UsageRecords, UsageSum
 from shared.messages.timelines import ExplainQuery, Explanation, Moment, Timeline
 from shared.messages.tokenize import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery
@@ -206,7 +207,8 @@ __all__ = [
     "AdapterList", "AdapterManaged", "AdapterPage", "AdapterPut", "AdapterStored", "AnswerPart", "AnyFrame",
     "Attach", "Attached", "AuditEntry", "AuditPage", "AuditQuery", "BatchCreate", "BatchFacts",
     "BatchProblem", "BatchQuery", "BatchesFound", "BlocksCommit", "BlocksCommitted", "BlocksFind",
-    "BlocksFound", "BusUserTerms", "Cancel", "ChatMessage", "ClaimGroup", "Delivered", "Delta",
+    "BlocksFound", "BusUserTerms", "Cancel", "ChatMessage", "ClaimGroup", "CountedRequest", "Delivered",
+    "Delta",
     "DetokenizeQuery", "Detokenized", "Done", "DownReason", "DrainGroup", "Draining", "EmbeddingOptions",
     "ErrorReply",
     "ExplainQuery", "Explanation", "Failed", "FileBytes", "FileFacts", "FileJoin", "FilePut", "FileQuery",
@@ -222,7 +224,8 @@ __all__ = [
     "RecordedMessage", "RecordedRank", "Resend", "ResendReply", "ResponseChain", "ResponseChainQuery",
     "ResponseClaim", "ResponseDelete", "ResponseDeleted", "ResponseFound", "ResponseGet", "ResponseLease",
     "ResponseLeased", "ResponseName", "ResponsePut", "ResponseRecord", "ResponseStored", "ResponsesClaimed",
-    "ResumePoint", "Role", "Route", "RouterAlive", "Sampling", "SamplingDefaults", "Scopes", "ServiceStatus",
+    "ResumePoint", "Role", "Route", "RouterAlive", "RunningCounted",
+    "RunningReport", "Sampling", "SamplingDefaults", "Scopes", "ServiceStatus",
     "SessionCommit", "SessionCommitted", "SessionDelete", "SessionDeleted", "SessionDescribe",
     "SessionDescribed", "SessionFound", "SessionGet", "SessionGone", "SessionList", "SessionOutcome",
     "SessionPage", "SessionPin", "SessionRecord", "SessionRef", "SessionRoute", "SessionRouteQuery",

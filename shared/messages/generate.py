@@ -252,12 +252,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     prompt_ids: bool = False
     party: Annotated[str, msgspec.Meta(max_length=128)] = ""
     lost_group: Annotated[str, msgspec.Meta(max_length=64)] = ""
-    weight: Annotated[
-        float,
-        msgspec.Meta(
-            ge=0.01, le=100, description="Of its party: with twice the weight it gets twice the tokens."
-        ),
-    ] = 1.0
+    weight: Annotated[float, msgspec.Meta(ge=0.01, le=100, description="Of its party beside others.")] = 1.0
     usage_id: Annotated[str, msgspec.Meta(pattern=TENANT_OR_NONE)] = ""
 
     @property
@@ -290,6 +285,8 @@ class Work(Wire, frozen=True, kw_only=True):
         instance_id: The leader that is meant; another leader of the same name does not begin it. Empty: any.
         outside: The request came from a caller outside, so `attempt` gives it no precedence.
         adapter: The adapter that the request's model names; None: it means the base.
+        counted_by: Where a router counts the request among the running ones of a service outside: subject of
+            `RunningReport`s. Empty: none does.
     """
 
     request: Annotated[bytes, msgspec.Meta(description="An encoded GenerateRequest.")]
@@ -298,3 +295,4 @@ class Work(Wire, frozen=True, kw_only=True):
     instance_id: str = ""
     outside: bool = False
     adapter: Adapter | None = None
+    counted_by: str = ""

@@ -57,6 +57,7 @@ FAILED = m.Failed(
     request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5},
     resumable=True, usage=m.Usage(prompt_tokens=3),
 )  # fmt: skip
+COUNTED = m.CountedRequest(tenant="acme", key_id="4f7a0m2k9d1c", request_id="r-1", attempt=2)
 FILE = m.FileFacts(
     file_id="file-a", filename="in.jsonl", purpose="batch", num_bytes=9, created_s=17, expires_s=18
 )
@@ -104,7 +105,8 @@ LIMITS = m.Limits(
 SCOPES = m.Scopes(models=["demo"], apis=["chat"], admin=True, read_only=True)
 TENANT = m.TenantRecord(
     tenant="acme", limits=LIMITS, weight=2.0, models=["demo"], time_zone="Europe/Oslo", suspended=True,
-    session_days=30, response_days=20, file_days=10, batch_days=5, usage_days=40, note="pilot", created_s=17,
+    session_days=30, response_days=20, file_days=10, batch_days=5, usage_days=40, record_days=7,
+    note="pilot", created_s=17,
 )  # fmt: skip
 BUS_USER = m.BusUserTerms(
     user="billing", password_hash="$2a$05$" + "a" * 53, max_rps=2.5, max_priority=-1, suspended=True,
@@ -263,7 +265,10 @@ EXAMPLES: list[m.Wire] = [
     REQUEST,
     ROUTE,
     m.Work(request=encode(REQUEST), route=ROUTE, reply_to="_INBOX.a.f", instance_id="leader-1", outside=True,
-           adapter=ADAPTER),
+           adapter=ADAPTER, counted_by="_INBOX.router.i.running"),
+    m.RunningReport(group="g0", instance_id="leader-1", running=[COUNTED], ended=[COUNTED]),
+    m.RunningCounted(counted_by="_INBOX.router.i.running"),
+    COUNTED,
     LOAD,
     CARD,
     m.Heartbeat(

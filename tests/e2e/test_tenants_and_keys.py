@@ -57,8 +57,13 @@ def test_commands_manage_tenants_and_keys(stack: Stack) -> None:
     first = ryz("keys", "create", "--tenant", "acme", "--api", "chat", "--expires", "30d", cwd=stack.folder)
     assert first.returncode == 0
     assert "ryz keys require off" in first.stderr, "it says that the API is closed, and how to open it"
+    assert "tenant `default`" not in first.stderr
     first_id = key_id_of(first.stdout.strip())
     assert first_id is not None
+    told(stack, "keys", "require", "off")
+    of_default = ryz("keys", "create", cwd=stack.folder)
+    assert "It is of the tenant `default`" in of_default.stderr, "no option said so"
+    told(stack, "keys", "revoke", str(key_id_of(of_default.stdout.strip())))
     told(stack, "keys", "require", "off")
     rotated = told(stack, "keys", "rotate", f"sk-ryz-{first_id}", "--overlap", "0s")
     assert key_id_of(rotated["key"]) == rotated["id"]
@@ -135,7 +140,10 @@ def test_routes_manage_tenants_and_keys(stack: Stack) -> None:
 
 
 def test_days_that_a_tenant_keeps_things(stack: Stack) -> None:
-    days = {"session_days": 30, "response_days": 20, "file_days": 10, "batch_days": 5, "usage_days": 60}
+    days = {
+        "session_days": 30, "response_days": 20, "file_days": 10, "batch_days": 5, "usage_days": 60,
+        "record_days": 7,
+    }  # fmt: skip
     options = [word for name, count in days.items() for word in (f"--{name.replace('_', '-')}", str(count))]
     made = told(stack, "tenants", "create", "kept", *options)
     assert {name: made[name] for name in days} == days

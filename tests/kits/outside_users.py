@@ -1,6 +1,6 @@
 """Two external tenants, A and B, with a real broker, a router and a leader."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.lifecycle import Service as Process
 from shared.messages import (
+    AccountRecord,
     AnyFrame,
     Done,
     Failed,
@@ -20,9 +21,9 @@ from shared.messages import (
     Tokens,
 )
 from shared.subjects import Caller
-from tests.kits.gateway.identity.account_service import AccountService
 from tests.kits.router.live import router
 from tests.kits.servers import GuardedNats
+from tests.kits.tenants.limit_services import LimitServices
 from tests.kits.waiting import until
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
@@ -30,6 +31,7 @@ A, B = Caller("tenant-a", "service-a"), Caller("tenant-b", "service-b")
 
 
 COLLEAGUE = Caller("tenant-b", "service-b2")  # another service of B's tenant
+HOLD_MS = 6000  # running requests of a router that is gone
 
 
 def raw(request: GenerateRequest) -> dict[str, Any]:
@@ -95,11 +97,23 @@ class Service:
 
 
 class World:
-    """A broker with two external tenants, a router, one group, and the gateway's connection."""
+    """A broker with two external tenants, a router, one group, and the gateway's connection.
+
+    Attributes:
+        limits: The store of limits, and the records of tenants.
+    """
 
     def __init__(
-        self, broker: GuardedNats, kit: Kit, gateway: NatsBus, services: list[Service], process: Process
+        self,
+        broker: GuardedNats,
+        kit: Kit,
+        gateway: NatsBus,
+        services: list[Service],
+        process: Process,
+        *,
+        limits: LimitServices,
     ) -> None:
+        self.limits = limits
         self.broker, self.kit, self.gateway, self.router = broker, kit, gateway, process
         self.a, self.b, self.colleague = services
 
@@ -121,7 +135,13 @@ class World:
 
 @asynccontextmanager
 async def world(
-    folder: Path, resend_bytes_s: int = 2**20, broker_config: str = "", **settings: object
+    folder: Path,
+    resend_bytes_s: int = 2**20,
+    broker_config: str = "",
+    *,
+    records: Sequence[AccountRecord] = (),
+    step_s: float = 0.005,
+    **settings: object,
 ) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
         broker = GuardedNats(folder, broker_config, callers=(A, B, COLLEAGUE))
@@ -133,15 +153,17 @@ async def world(
             stack.push_async_callback(made.close)
             return made
 
-        await AccountService(await bus("kvstate")).start()
+        accounts = LimitServices(await bus("kvstate"), hold_ms=HOLD_MS)
+        await accounts.start()
+        await accounts.put(*records)
         services = [await Service(await bus(caller.user), caller).start() for caller in (A, B, COLLEAGUE)]
         process = await stack.enter_async_context(router(broker.url("router"), **settings))
         kit = Kit(
             await bus("worker"),
-            null_engine(delay_s=0.005),
+            null_engine(delay_s=step_s),
             outside=await bus("worker"),
             outside_resend_bytes_s=resend_bytes_s,
         )
         await stack.enter_async_context(kit)
         await until(lambda: [one["state"] for one in process.status().detail["groups"]] == ["ready"])
-        yield World(broker, kit, await bus("gateway"), services, process)
+        yield World(broker, kit, await bus("gateway"), services, process, limits=accounts)

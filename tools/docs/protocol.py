@@ -40,7 +40,7 @@ from shared.messages import (
 )
 from shared.messages.frames import Frame
 from shared.messages.kv import blocks, events
-from shared.messages.tenants import accounts, audit, bus_users, erasure, limits, usage
+from shared.messages.tenants import accounts, audit, bus_users, erasure, limits, running, usage
 from tools.docs import protocol_subjects, protocol_text
 
 DOC = Path(__file__).resolve().parents[2] / "docs" / "protocol.md"
@@ -61,6 +61,7 @@ PARTS: list[tuple[str, ModuleType]] = [
     ("The log of changes", audit),
     ("Bus users", bus_users),
     ("Limits", limits),
+    ("Running requests of services outside", running),
     ("Usage", usage),
     ("Erasing a tenant", erasure),
     ("Fleet and status", fleet),

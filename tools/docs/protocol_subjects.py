@@ -43,6 +43,15 @@ SUBJECTS = [
         "all routers",
     ),
     SubjectRow(_each(subjects.work("_"), "group"), "Work", "routers", LEADER),
+    SubjectRow(
+        "`Work.counted_by`", "RunningReport, answered by RunningCounted", LEADER, "the router that counts"
+    ),
+    SubjectRow(
+        f"`{subjects.OUTSIDE_RUNNING}`",
+        "RunningReport of a router that is gone, answered by RunningCounted",
+        LEADER,
+        ROUTERS,
+    ),
     SubjectRow(REPLY_TO, "FrameBatch", "the leader; a router that refuses", "the caller"),
     SubjectRow(_each(subjects.resend("_"), "group"), "Resend, answered by ResendReply", "callers", LEADER),
     SubjectRow(_each(subjects.cancel("_"), "group"), "Cancel", "callers", LEADER),

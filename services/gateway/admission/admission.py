@@ -12,7 +12,7 @@ from services.gateway.admission.bodies.large import LargeBodies, is_large
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.identity.identities import Identities
 from services.gateway.admission.identity.identity import Identity
-from services.gateway.admission.identity.scopes import check_scopes
+from services.gateway.admission.identity.scopes import check_scopes, spends_tokens
 from services.gateway.admission.limits.call_limits import CallLimits, has_own
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.quota import Quota
@@ -75,7 +75,7 @@ class Admission:
         caller.tenant = identity.tenant
         check_scopes(identity, caller.route, caller.method)
         caller.party = self.parties.party_of(caller.tenant, caller.client)
-        limits = self.limits.enter(caller)
+        limits = self.limits.enter(caller, spends=spends_tokens(caller.route, caller.method))
         if caller.background is not None or has_own(limits, "requests"):
             return
         try:
@@ -113,6 +113,9 @@ class Admission:
         """
         self.take_slots(caller, 1)
         caller.timeline.mark("read", {"bytes": size})
+        if not spends_tokens(caller.route, caller.method):
+            self.limits.count_request(caller)
+            return None
         tokens = size // BYTES_PER_TOKEN
         if not has_own(caller.limits, "tokens"):
             now_s = time.monotonic()

@@ -24,6 +24,7 @@ from shared.messages.tenants.accounts import (
     ERASED_TENANTS,
     MAX_KEYS,
     MAX_TENANTS,
+    MIN_RECORD_DAYS,
     MIN_USAGE_DAYS,
 )
 
@@ -144,6 +145,12 @@ def _checked_tenant(
             f"usage is kept for {MIN_USAGE_DAYS} days or more, or 0 (as RYZ_USAGE_DAYS says): limits of "
             f"months rest on it, and {record.usage_days} days were given",
             param="usage_days",
+        )
+    if 0 < record.record_days < MIN_RECORD_DAYS:
+        raise InvalidRequest(
+            f"records of requests are kept for {MIN_RECORD_DAYS} days or more, or 0 (for 35 days): by them "
+            "a repeated request counts once",
+            param="record_days",
         )
     try:
         ZoneInfo(record.time_zone)

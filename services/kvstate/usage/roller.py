@@ -16,6 +16,7 @@ import structlog
 
 from services.kvstate.usage.erased import nameless_sum
 from services.kvstate.usage.eraser import UsageEraser
+from services.kvstate.usage.kept_records import KeptRecords
 from services.kvstate.usage.kept_sums import KeptSums
 from services.kvstate.usage.metrics import UsageMetrics
 from services.kvstate.usage.request_index import MAX_IDS, Added, RequestIndex
@@ -87,6 +88,7 @@ class UsageRoller:
         self._register = register
         self._metrics = metrics
         self._kept = KeptSums(register, keep_days)
+        self._kept_records = KeptRecords(streams, register)
         self._max_ids = max_ids
         self._index = RequestIndex(max_ids)
         self._ledger = ""
@@ -150,6 +152,7 @@ class UsageRoller:
             position = Position(read_to=self.read_to, ledger=self._ledger)
             self._position_at = await self._streams.put_position(position, self._position_at)
         await self._remove_old()
+        await self._kept_records.remove_old(self.read_to, time.time_ns() // 1_000_000)
         self.has_more = await self._eraser.go_on(self.read_to, self._ledger, self._late)
         self._late.clear()
         self._ready = True

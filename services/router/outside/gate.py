@@ -9,9 +9,12 @@ the broker still lets it in.
 import time
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
 from services.router.incoming import Incoming, read, sender
+from services.router.outside.running import RunningRequests
 from shared.accounts.bus_users import check_bus_user
 from shared.bus import Message
 from shared.client.calls.limit_leases import LimitLeases
@@ -37,9 +40,12 @@ class UserLimits(NamedTuple):
 class OutsideGate:
     """Reads requests of users outside within their limits."""
 
-    def __init__(self, context: RouterContext, dispatcher: Dispatcher, leases: LimitLeases) -> None:
+    def __init__(
+        self, context: RouterContext, dispatcher: Dispatcher, leases: LimitLeases, running: RunningRequests
+    ) -> None:
         settings = context.settings
         self._leases = leases
+        self._running = running
         self._default = UserLimits(settings.router_outside_rps, settings.router_outside_max_priority)
         self._accounts = context.state.accounts
         self._rates = TokenBuckets(max_debt_s=MOST_DEBT_S)
@@ -48,8 +54,15 @@ class OutsideGate:
         self._metrics = context.metrics
         self._routers = context.fleet.routers
 
-    async def admit(self, message: Message, now: float) -> Incoming | None:
-        """The request in a message; None if it was refused."""
+    async def admit(self, message: Message, now: float, *, again: bool = False) -> Incoming | None:
+        """The request in a message; None if it was refused.
+
+        Args:
+            message: From a user outside.
+            now: When it came.
+            again: Its sender publishes it to all routers since nothing has answered. It may run already, by
+                way of another router; then an answer that no more may run would end it for its sender.
+        """
         caller = caller_of(message.subject) or _NOBODY
         user = caller.user
         record = self._accounts.bus_user(user)
@@ -84,13 +97,14 @@ class OutsideGate:
         if incoming.facts.slots > 1:
             self._rates.charge_units(user, limits.max_rps, now, incoming.facts.slots - 1, routers)
         try:
-            await self._take_limits(incoming, key_id)
+            return await self._take_limits(incoming, key_id)
         except RyzError as error:
             reason = str(error.data.get("reason", error.code))
-            if self._may_answer(user, "tenant_limit", now):
+            if again and reason.endswith("_running"):
+                self._metrics.unanswered(reason)
+            elif self._may_answer(user, "tenant_limit", now):
                 await self._dispatcher.fail_request(sender(message, READ_OF_REFUSED), error, reason)
             return None
-        return incoming
 
     def _limits_of(self, record: KeyRecord | None) -> UserLimits:
         terms, default = None if record is None else record.bus_user, self._default
@@ -101,25 +115,35 @@ class OutsideGate:
             default.max_priority if terms.max_priority is None else terms.max_priority,
         )
 
-    async def _take_limits(self, incoming: Incoming, key_id: str) -> None:
+    async def _take_limits(self, incoming: Incoming, key_id: str) -> Incoming:
         """Takes what a request needs of its tenant's limits and its user's, all of it or none.
 
-        One that its client publishes again counts again: any user could say that of all its requests. Running
-        requests are not counted: a router does not see their ends. Tokens and money are those of the prompt,
-        by its length; sums of usage correct the days and months.
+        One that its client publishes again counts again: any user could say that of all its requests. As a
+        running request it counts once. Tokens and money are those of the prompt, by its length; sums of usage
+        correct the days and months.
+
+        Returns:
+            The request with its unit of running requests.
 
         Raises:
             RyzError: A limit has too little left, or cannot be counted now.
         """
-        party = self._leases.party(incoming.asker.tenant, key_id)
-        needs = []
+        tenant = incoming.asker.tenant
+        party = self._leases.party(tenant, key_id)
+        attempt = tenant, incoming.request_id, incoming.attempt
+        unit = self._running.units.find(attempt)
+        runs = [(lease, 1) for lease in party.by_measure["running"]] if unit is None else []
+        needs = [*runs]
         for lease in party.leases:
-            name = lease.pool.name
-            units = max(1, incoming.facts.prompt_tokens) if name.measure == "tokens" else 1
-            if name.measure != "running":
+            measure = lease.pool.name.measure
+            units = max(1, incoming.facts.prompt_tokens) if measure == "tokens" else 1
+            if measure != "running":
                 needs.append((lease, min(units, lease.pool.limit)))
         if needs and (pending := self._leases.take(needs)) is not None:
             await pending
+        if runs:
+            unit = self._running.hold(attempt, runs)
+        return incoming if unit is None else replace(incoming, unit=unit)
 
     def _may_answer(self, user: str, reason: str, now: float) -> bool:
         """False if the user got enough refusals already: this one is only counted."""

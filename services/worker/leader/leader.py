@@ -25,6 +25,7 @@ from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.leader.subscriptions import Subscriptions
+from services.worker.leader.usage.running_reports import RunningReports
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from shared.messages import GuestCard, Load, State
 from shared.usage.ledger import UsageLedger
@@ -44,6 +45,7 @@ class LeaderParts:
     sessions: SessionRecords
     turns: TurnLines
     ledger: UsageLedger
+    running: RunningReports
     tokenizer: PromptTokenizer
     grammars: GrammarCompiler
     slots: WaitingSlots
@@ -97,6 +99,7 @@ class Leader:
             parts.table.publisher.send_refused_frames(),
             parts.sessions.writer.write_forever(),
             parts.kv_tier.commit_and_probe(),
+            parts.running.report_forever(),
         )
         if parts.draft_engine is not None:
             self._spawn(parts.draft_engine.run_forever())

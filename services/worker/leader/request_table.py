@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 import structlog
 
+from services.worker.domain.generation.early_cancels import EarlyCancels
 from services.worker.domain.generation.failure_owners import owner_of
 from services.worker.domain.generation.generation import Generation, request_key
 from services.worker.domain.generation.request_counts import RequestCounts
-from services.worker.domain.generation.tenant_entries import TenantEntries
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.frame_publisher import FramePublisher
@@ -22,12 +22,12 @@ from services.worker.leader.request_spans import RequestSpans
 from services.worker.leader.sessions.turn_end import TurnFinisher
 from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.leader.usage.request_usage import RequestUsage
+from services.worker.leader.usage.running_reports import RunningReports
 from shared.errors import Cancelled, RyzError
 from shared.messages import GenerateRequest, Load
 from shared.messages.base import MAX_ATTEMPT
 
 log = structlog.get_logger(__name__)
-MAX_TOMBSTONES = 10_000  # of all tenants; beyond it the oldest of the one that has most is forgotten
 
 
 class EndOfRequest(NamedTuple):
@@ -38,12 +38,14 @@ class EndOfRequest(NamedTuple):
         ownership: Owns the blocks that the request has written.
         turns: Lets the session's next turn begin.
         usage: Writes what the request has used.
+        running: Tells the router that counts the request.
     """
 
     finisher: TurnFinisher
     ownership: BlockOwnership
     turns: TurnLines
     usage: RequestUsage
+    running: RunningReports
 
 
 class RequestTable:
@@ -78,9 +80,8 @@ class RequestTable:
         self._metrics = context.metrics
         self._clock = context.clock
         self._engine = engine
-        self._finisher, self._ownership, self._turns, self._usage = end
-        self._tombstone_s = tombstone_s
-        self._tombstones = TenantEntries[tuple[float, int]](MAX_TOMBSTONES)  # until when, which attempt
+        self._finisher, self._ownership, self._turns, self._usage, self._running = end
+        self._early_cancels = EarlyCancels(tombstone_s)
         self._preparing: dict[str, asyncio.Task[None]] = {}
         self._slots_held = 0  # sequences of requests that are not with the scheduler yet
         self._arrivals = 0
@@ -104,6 +105,7 @@ class RequestTable:
         """Takes a request; its slots are held until `start_request` or its end."""
         key, request = generation.key, generation.request
         self.by_key[key] = generation
+        self._running.begin(generation)
         self._slots_held += request.sampling.n
         if generation.on_end is None:
             self.buffer.open_attempt(key, request.attempt, generation.next_seq, request)
@@ -239,21 +241,17 @@ class RequestTable:
                 self.fail_request(generation, error)
             elif generation is None and (known is None or known < attempt < MAX_ATTEMPT):
                 whose = key.partition("/")[0]
-                self._tombstones.put(whose, request_id, (self._clock() + self._tombstone_s, attempt))
+                self._early_cancels.put(whose, request_id, attempt, self._clock())
 
     def was_cancelled(self, request: GenerateRequest) -> bool:
         """Returns whether a cancel came before the request; a cancel counts once."""
-        if not self._tombstones:
-            return False
-        tenants = (request.tenant, "")
-        return any(self._take_tombstone(one, request.request_id, request.attempt) for one in tenants)
+        return self._early_cancels.take(request.tenant, request.request_id, request.attempt, self._clock())
 
     def forget_expired(self) -> None:
         """Forgets cancels of unknown requests and retained frames that are too old."""
         now = self._clock()
         self.buffer.forget_expired(now)
-        if self._tombstones:
-            self._tombstones.drop_oldest(lambda tombstone: tombstone[0] <= now)
+        self._early_cancels.forget_expired(now)
 
     async def wait_empty(self, timeout_s: float) -> bool:
         """Returns whether all requests ended within that time."""
@@ -276,13 +274,6 @@ class RequestTable:
             queued_tokens=scheduler.queued_tokens,
         )
 
-    def _take_tombstone(self, tenant: str, request_id: str, attempt: int) -> bool:
-        found = self._tombstones.get(tenant, request_id)
-        if found is None or attempt > found[1]:
-            return False
-        self._tombstones.pop(tenant, request_id)
-        return found[0] > self._clock()
-
     def _remove(self, generation: Generation) -> None:
         """Frees blocks, queue slots and tasks of a request that has ended."""
         if self.by_key.pop(generation.key, None) is None:
@@ -295,6 +286,7 @@ class RequestTable:
                 scheduler.end(choice.sequence)
         self._ownership.end_generation(generation)
         self._turns.leave_line(generation)
+        self._running.end(generation)
         if not self.by_key:
             self._empty.set()
         self._engine.work.set()

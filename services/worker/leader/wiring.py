@@ -69,6 +69,7 @@ from services.worker.leader.sessions.turn_start import TurnStarter
 from services.worker.leader.subscriptions import LeaderCalls, Subscriptions
 from services.worker.leader.token_output import TokenOutput
 from services.worker.leader.usage.request_usage import RequestUsage
+from services.worker.leader.usage.running_reports import RunningReports
 from services.worker.metrics import PREFIX, LoadCollector, RatesCollector, WorkerMetrics
 from services.worker.model_files.model import Model
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager
@@ -165,7 +166,8 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
     buffer = RetransmitBuffer(retention_s=options.retention_s, max_bytes=options.retention_bytes)
     ledger = UsageLedger(bus)
     usage = RequestUsage(model.name, ports.clock, ledger.put)
-    end = EndOfRequest(finisher, kv_tier.ownership, turns, usage)
+    running = RunningReports(context)
+    end = EndOfRequest(finisher, kv_tier.ownership, turns, usage, running)
     table = RequestTable(context, engine, FramePublisher(context, buffer, ledger.flush), end)
     tokenizer = PromptTokenizer(
         model,
@@ -192,6 +194,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         table,
         slots,
         preparation,
+        running=running,
         max_request_s=options.intake.max_request_s,
         sampling=lambda: engine.facts.defaults(model.sampling),
     )
@@ -248,6 +251,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         sessions=sessions,
         turns=turns,
         ledger=ledger,
+        running=running,
         tokenizer=tokenizer,
         grammars=grammars,
         slots=slots,

@@ -73,7 +73,11 @@ class LimitLeases:
 
     def party(self, tenant: str, key_id: str) -> Party:
         """Returns the limits of a tenant's requests with that key; empty: without one."""
-        return self.book.party(tenant, key_id, self._clock())
+        had_limits = self.book.has_limits
+        party = self.book.party(tenant, key_id, self._clock())
+        if self.book.has_limits and not had_limits:
+            self._wake.set()  # from now on `keep` looks at regular times, also if nothing is ever taken
+        return party
 
     def take(self, needs: Needs) -> Awaitable[None] | None:
         """Takes units for a request, all of them or none.
@@ -98,14 +102,19 @@ class LimitLeases:
             return None
         return self._wait(needs)
 
-    def check(self, party: Party) -> None:
+    def check(self, party: Party, *, spends: bool) -> None:
         """Raises like `take` if a request of this party would be refused without asking; takes nothing.
 
         Running requests are not looked at: what resumes or ends one of them is no further one.
+
+        Args:
+            party: Whose request it is.
+            spends: It takes tokens; else only limits of requests are looked at.
         """
         now = self._clock()
         for lease in party.leases:
-            if not lease.is_running and lease.held < 1 and lease.is_short(1, now):
+            counts = lease.pool.name.measure == "requests" or (spends and not lease.is_running)
+            if counts and lease.held < 1 and lease.is_short(1, now):
                 raise over_limit(lease.pool, lease.ends_at - now)
 
     def count(self, needs: Needs) -> None:

@@ -36,6 +36,7 @@ ACCOUNTS_EMPTIED = "accounts_emptied"  # the reason while the records are lost a
 ERASED_TENANTS = "erased-tenants"  # the name of the usage of tenants that were erased; no tenant may have it
 MAX_TENANTS, MAX_KEYS = 10_000, 50_000
 # limits of months, and records of requests that are added up late, rest on the last 35 days
+MIN_RECORD_DAYS = 2  # a run of a request that is repeated later counts a second time
 MIN_USAGE_DAYS = 36
 
 
@@ -96,6 +97,8 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
             as the settings say, files as `file_days` 0.
         usage_days: How long its daily sums of usage are kept, at least `MIN_USAGE_DAYS`; 0: as the settings
             say, which is also the longest.
+        record_days: How long the records of its single requests are kept, at least `MIN_RECORD_DAYS`; 0: as
+            the ledger keeps them, which is also the longest.
     """
 
     tenant: Tenant
@@ -109,6 +112,7 @@ class TenantRecord(Wire, frozen=True, kw_only=True, tag_field="type", tag="tenan
     file_days: Days = 0
     batch_days: Days = 0
     usage_days: Days = 0
+    record_days: Days = 0
     note: Annotated[str, msgspec.Meta(max_length=256)] = ""
     created_s: int = 0
 

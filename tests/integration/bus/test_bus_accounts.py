@@ -77,6 +77,7 @@ TABLE: dict[str, tuple[set[str], set[str]]] = {
     },
     subjects.GROUP_DOWN: (ROUTERS, ROUTERS | LEADERS | {"gateway"}),
     subjects.ROUTER_ALIVE: (ROUTERS, ROUTERS),
+    subjects.OUTSIDE_RUNNING: (LEADERS, ROUTERS),
     subjects.drain("g0"): ({"cli", "host"}, LEADERS),
     subjects.limit_kv("g0"): ({"host"}, LEADERS),
     subjects.HOST_REPORT: ({"host"}, ROUTERS),
@@ -147,7 +148,9 @@ QUEUES = {
         for subject in TABLE
         if "tokenize." in subject or ".inspect." in subject
     },
-    **dict.fromkeys((subjects.LOAD_ADAPTER, subjects.UNLOAD_ADAPTER), subjects.ROUTER_QUEUE),
+    **dict.fromkeys(
+        (subjects.LOAD_ADAPTER, subjects.UNLOAD_ADAPTER, subjects.OUTSIDE_RUNNING), subjects.ROUTER_QUEUE
+    ),
     **{subject: subjects.KVSTATE_QUEUE for subject in TABLE if subject.startswith("ryz.v1.kvstate.")},
 }
 NOT_OURS = [

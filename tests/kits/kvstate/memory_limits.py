@@ -54,6 +54,11 @@ class MemoryLimitStore:
         """What all holders have of a limit in one window."""
         return sum(self._counted.get((name, began_ms), _Counted()).had.values())
 
+    def running(self, name: str) -> dict[str, int]:
+        """What each holder that is there has running of a limit."""
+        counted, now = self._counted.get((name, 0), _Counted()), int(self.clock() * 1000)
+        return {one: had for one, had in counted.had.items() if had and counted.ends_ms[one] > now}
+
     async def lease(
         self, holder: str, number: int, pools: Sequence[PoolAsk], takes: Sequence[TakeAsk]
     ) -> Leased:

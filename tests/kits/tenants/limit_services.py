@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 
 from services.kvstate.limits.calls import LimitCalls
+from services.kvstate.limits.store import HOLD_MS
 from services.kvstate.limits.used import NothingUsed
 from shared import subjects
 from shared.bus import Bus, Message
@@ -31,8 +32,8 @@ class LimitServices:
         calls: Calls about limits so far.
     """
 
-    def __init__(self, bus: Bus, clock: Callable[[], float] = time.time) -> None:
-        self.store = MemoryLimitStore(clock)
+    def __init__(self, bus: Bus, clock: Callable[[], float] = time.time, hold_ms: int = HOLD_MS) -> None:
+        self.store = MemoryLimitStore(clock, hold_ms)
         self.away = False
         self.calls = 0
         self._bus = bus
@@ -44,8 +45,11 @@ class LimitServices:
     async def start(self) -> None:
         """Subscribes."""
         endpoint = Endpoint(self._bus)
-        await self._bus.subscribe(subjects.ACCOUNTS, endpoint.handler(AccountQuery, self._page))
-        await self._bus.subscribe(subjects.LEASE_LIMITS, endpoint.handler(LeaseLimits, self._answer))
+        for subject, handler in (
+            (subjects.ACCOUNTS, endpoint.handler(AccountQuery, self._page)),
+            (subjects.LEASE_LIMITS, endpoint.handler(LeaseLimits, self._answer)),
+        ):
+            await self._bus.subscribe(subject, handler, queue=subjects.KVSTATE_QUEUE)
 
     async def put(self, *records: AccountRecord) -> None:
         """Puts records, and publishes the changes."""

@@ -198,6 +198,7 @@ class Kit:
         adapter: Adapter | None = None,
         *,
         outside: bool = False,
+        counted_by: str = "",
     ) -> None:
         work = Work(
             request=codec.encode(request),
@@ -205,6 +206,7 @@ class Kit:
             reply_to=self.inbox,
             adapter=adapter,
             outside=outside,
+            counted_by=counted_by,
         )
         await self.bus.publish(subjects.work(self.group), codec.encode(work), headers=headers)
 

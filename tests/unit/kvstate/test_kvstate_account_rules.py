@@ -65,6 +65,14 @@ def test_usage_is_kept_for_more_than_a_month() -> None:
         assert refused.value.data["param"] == "usage_days"
 
 
+def test_records_of_requests_are_kept_for_longer_than_a_repeated_one_may_come() -> None:
+    for days in (0, 2, 35):
+        assert rules.checked(put(replace(ACME, record_days=days)), table(), 1) is not None
+    with pytest.raises(InvalidRequest, match="2 days or more") as refused:
+        rules.checked(put(replace(ACME, record_days=1)), table(), 1)
+    assert refused.value.data["param"] == "record_days"
+
+
 def test_keys_of_the_default_tenant_need_no_record() -> None:
     assert rules.checked(put(replace(KEY, tenant="default")), table(), 1) is not None
     with pytest.raises(AccountNotFound, match="ryz tenants create acme"):

@@ -9,16 +9,13 @@ from prometheus_client import CollectorRegistry
 from structlog.testing import capture_logs
 
 from services.router.context import RouterContext
-from services.router.dispatch import Dispatcher
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
-from services.router.losses import LossReports
 from services.router.metrics import RouterMetrics
 from services.router.outside.gate import ANSWERS_S
 from services.router.settings import RouterSettings
 from services.router.state import RouterState
-from services.router.subscriptions import RouterSubscriptions
 from shared.bus import Message
 from shared.client.calls.limit_leases import LimitLeases
 from shared.codec import decode
@@ -26,6 +23,7 @@ from shared.flow.token_bucket import BURST_S
 from shared.messages import FrameBatch, Limits, StoredAccount, TenantRecord
 from shared.subjects import caller_of
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.router.handlers import router_handlers
 from tests.kits.tenants.limit_services import LimitServices
 from tests.kits.waiting import until
 
@@ -55,9 +53,8 @@ class World:
         self.bus = bus
         self.outside = MemoryBus(bus.broker)
         self.leases = LimitLeases(bus, self.context.state.accounts, "r")
-        self.handlers = RouterSubscriptions(
-            self.context, Dispatcher(self.context), LossReports(self.context), self.outside, self.leases
-        )
+        made = router_handlers(self.context, self.outside, self.leases)
+        self.handlers, self.losses, self.running, self.dispatcher = made
 
     async def start(self) -> "World":
         await self.bus.subscribe("_INBOX.u.>", self.hear)

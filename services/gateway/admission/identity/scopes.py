@@ -21,6 +21,16 @@ _APIS = {
     "/v1/models": "models",
 }
 _READING = frozenset({"GET", "HEAD"})
+_COMPUTING = frozenset(
+    {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/messages",
+        "/v1/embeddings",
+        "/v1/batches",
+    }
+)
 _COMPUTES_NOTHING = frozenset({"/tokenize", "/detokenize", "/v1/messages/count_tokens"})
 
 
@@ -31,6 +41,14 @@ def api_of(route: str) -> str:
         route = route.rpartition("/")[0]
         found = _APIS.get(route)
     return found or ""
+
+
+def spends_tokens(route: str, method: str) -> bool:
+    """Returns whether a call may spend tokens: none that reads, counts, changes or cancels does.
+
+    Those work also when the tokens or the money of a tenant are used up.
+    """
+    return method == "POST" and route in _COMPUTING
 
 
 def check_scopes(identity: Identity, route: str, method: str) -> None:

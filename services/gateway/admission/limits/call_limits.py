@@ -1,8 +1,8 @@
 """The limits of tenants and keys: what a call takes of them, and what its answer tells of them.
 
-Units come from leases (`shared/client/calls/limit_leases.py`). A call with a body takes a request, estimated
-tokens and money, and one running request, all of them or none; what it really used is counted when its
-generations end. Requests of other routes are counted, and wait for nothing.
+Units come from leases (`shared/client/calls/limit_leases.py`). A call that computes takes a request, an
+estimate of its tokens and money, and one running request, all of them or none; what it really used is counted
+when its generations end. Other requests are counted, and wait for nothing.
 """
 
 import time
@@ -43,19 +43,24 @@ class CallLimits:
         self.leases = leases
         self.register = register
 
-    def enter(self, caller: Caller) -> Party:
-        """Finds the limits of a caller; raises if one of them is known to be used up."""
+    def enter(self, caller: Caller, *, spends: bool) -> Party:
+        """Finds the limits of a caller; raises if one of them is known to be used up.
+
+        Args:
+            caller: Of the call.
+            spends: The call takes tokens; see `spends_tokens`.
+        """
         party = caller.limits = self.leases.party(caller.tenant, caller.key_id)
         if party is not NO_LIMITS and caller.background is None:
             try:
-                self.leases.check(party)
+                self.leases.check(party, spends=spends)
             except BaseException:
                 self._tell(caller)
                 raise
         return party
 
     def count_request(self, caller: Caller) -> None:
-        """Counts a request without a body; raises like `LimitLeases.take`, and waits for nothing."""
+        """Counts a request that takes no tokens; raises like `LimitLeases.take`, and waits for nothing."""
         needs = [(lease, 1) for lease in caller.limits.by_measure["requests"]]
         if needs and caller.background is None:
             try:

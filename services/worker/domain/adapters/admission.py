@@ -74,8 +74,8 @@ class AdapterAdmission:
     def _decide(self, now: float) -> bool:
         """Decides once; returns whether sequences were preempted."""
         queues, adapters = self._queues, self._adapters
-        waiting = {name: queue[0].priority for name, queue in adapters.waiting.items()}
-        changes, self.refused = self._choice.decide(adapters.wants(), waiting, now), []
+        changes = self._choice.decide(adapters.wants(), adapters.highest_waiting(), now)
+        self.refused = []
         for name in changes.closed:
             queues.hold_adapter(name)
         for name in changes.opened:

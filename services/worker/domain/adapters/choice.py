@@ -24,7 +24,7 @@ FIRST_S = 0.1  # the same for sequences without a token so far, whose callers se
 PREEMPT_S = 0.25  # some tokens of each stream; a few times of what a first token takes
 BEGUN_LAG_S = 0.3  # for which sequences that have tokens let others come to their first one
 POOL_SHARE = 0.5  # of the pool that one party keeps while an adapter of another one is waited for
-LEAST = -(2**31)  # below all priorities
+LEAST = -(2**31)  # below all priorities: of an adapter that nothing uses
 MAX_LOADS = 2  # at a time: ranks load one after the other, and a slot that waits for its load is idle
 MAX_SERVED = 32  # wants that are considered in one decision, of those that come first
 
@@ -68,12 +68,14 @@ class AdapterChoice:
         self._pool = pool
         self._since: dict[str, float] = {}  # since when an adapter is waited for that admits none
 
-    def decide(self, wants: list[AdapterWant], waiting: Mapping[str, int], now: float) -> AdapterChanges:
+    def decide(
+        self, wants: list[AdapterWant], waiting: Mapping[str, Mapping[str, int]], now: float
+    ) -> AdapterChanges:
         """Loads, evicts, closes and opens adapters.
 
         Args:
             wants: What is waited for; only adapters that do not admit sequences.
-            waiting: All adapters with sequences that wait, and the highest priority of these.
+            waiting: All adapters with sequences that wait, and the highest priority of each party's.
             now: Monotonic seconds.
         """
         changes = AdapterChanges()
@@ -189,7 +191,7 @@ class _Room:
         held: Bytes by party, when what is decided is done.
     """
 
-    def __init__(self, pool: AdapterPool, waiting: Mapping[str, int]) -> None:
+    def __init__(self, pool: AdapterPool, waiting: Mapping[str, Mapping[str, int]]) -> None:
         self.free, self.later = pool.most_bytes - pool.num_bytes, 0
         self.held = _held_bytes(pool)
         self.num_loading = 0
@@ -210,10 +212,13 @@ class _Room:
         self._idle.sort(key=lambda one: -one.used)
         self._closing.sort(key=lambda one: -one.ready_at)
 
-    def priority_of(self, resident: Resident) -> int:
-        """Returns the highest priority of the sequences that run with an adapter, or wait and may begin."""
-        waiting = LEAST if resident.closing else self._waiting.get(resident.adapter.fingerprint, LEAST)
-        return max(waiting, resident.priority) if resident.num_running else waiting
+    def priorities(self, resident: Resident) -> dict[str, int]:
+        """Returns each party's highest priority among what runs with an adapter, or waits and may begin."""
+        waiting = {} if resident.closing else self._waiting.get(resident.adapter.fingerprint, {})
+        highest = {**waiting}
+        for party, priority in resident.running:
+            highest[party] = max(priority, highest.get(party, priority))
+        return highest
 
     def take_idle(self, wanted: int) -> list[Resident]:
         """Reserves idle adapters until so many bytes are free, as far as there are some."""
@@ -255,12 +260,15 @@ class _Room:
 def _advantage(want: AdapterWant, resident: Resident, room: _Room) -> int:
     """By how much a want goes before an adapter in use; below 0: it goes after it.
 
-    Priorities of two parties are equal, but background work goes after other work of all.
+    Priorities of two parties are equal, but background work goes after other work of all. Of an adapter that
+    several parties use, the want goes before the one that it has the least advantage over.
     """
-    priority = room.priority_of(resident)
-    if want.party == resident.party:
-        return want.priority - priority
-    return _is_background(priority) - _is_background(want.priority)
+    background = _is_background(want.priority)
+    least = want.priority - LEAST
+    for party, priority in room.priorities(resident).items():
+        own = party == want.party
+        least = min(least, want.priority - priority if own else _is_background(priority) - background)
+    return least
 
 
 def _is_background(priority: int) -> bool:

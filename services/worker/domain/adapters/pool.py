@@ -4,7 +4,8 @@ Keeps the books: what is loaded or loading, how many running sequences use it, a
 `choice.py` decides what comes and goes. Time is an argument.
 """
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
 from services.worker.domain.adapters.load_failures import LoadFailures
@@ -20,10 +21,10 @@ class Resident:
 
     Attributes:
         party: Who used it last; its bytes count as theirs.
-        priority: The highest of the sequences that run with it.
         ready: It is loaded.
         closing: No sequence begins with it any more, since another adapter is to have its room.
         num_running: Sequences that run with it.
+        running: The same by party and priority: several tenants may use one adapter.
         num_entered: Sequences that have run with it in this slot.
         ready_at: When it was loaded.
         used: Grows with each use of any adapter: the least was used the longest time ago.
@@ -32,10 +33,10 @@ class Resident:
     adapter: SequenceAdapter
     slot: int
     party: str
-    priority: int = 0
     ready: bool = False
     closing: bool = False
     num_running: int = 0
+    running: Counter[tuple[str, int]] = field(default_factory=Counter[tuple[str, int]])
     num_entered: int = 0
     ready_at: float = 0.0
     used: int = 0
@@ -86,17 +87,20 @@ class AdapterPool:
         resident = self.residents[fingerprint]
         if not resident.ready:
             raise ValueError(f"adapter {fingerprint} is not loaded")
-        resident.priority = max(resident.priority, priority) if resident.num_running else priority
+        resident.running[party, priority] += 1
         resident.party = party
         resident.num_running += 1
         resident.num_entered += 1
         self._note_use(resident)
         return resident.slot
 
-    def leave(self, fingerprint: str) -> None:
+    def leave(self, fingerprint: str, party: str, priority: int) -> None:
         """Counts a sequence that does not run any more."""
         resident = self.residents[fingerprint]
         resident.num_running -= 1
+        resident.running[party, priority] -= 1
+        if not resident.running[party, priority]:
+            del resident.running[party, priority]
         self._note_use(resident)
 
     def begin_load(self, adapter: SequenceAdapter, party: str) -> None:
@@ -153,6 +157,8 @@ class AdapterPool:
         slots = [one.slot for one in residents] + self._free_slots
         if sorted(slots) != list(range(self._num_slots)):
             raise AssertionError(f"slots of adapters are lost or given twice: {sorted(slots)}")
+        if any(one.num_running != one.running.total() for one in residents):
+            raise AssertionError("sequences that run with an adapter are counted wrong by party")
         if any(one.num_running < 0 or (one.num_running and not one.ready) for one in residents):
             raise AssertionError("sequences run with an adapter that is not loaded")
 

@@ -60,7 +60,7 @@ class AdapterQueue:
     def leave(self, sequence: Sequence) -> None:
         """Takes the slot from a sequence that does not run any more."""
         if sequence.adapter is not None:
-            self.pool.leave(sequence.adapter.fingerprint)
+            self.pool.leave(sequence.adapter.fingerprint, sequence.party, sequence.priority)
             sequence.slot = NO_ADAPTER
 
     def wants(self) -> list[AdapterWant]:
@@ -73,6 +73,15 @@ class AdapterQueue:
                 begun = all(one.num_preemptions > 0 for one in queue)
                 wants.append(AdapterWant(first.adapter, first.party, first.priority, begun))
         return wants
+
+    def highest_waiting(self) -> dict[str, dict[str, int]]:
+        """Returns for each adapter that is waited for the highest priority of each party."""
+        highest: dict[str, dict[str, int]] = {}
+        for name, queue in self.waiting.items():
+            of_parties = highest[name] = {}
+            for one in queue:  # in the order of priorities
+                of_parties.setdefault(one.party, one.priority)
+        return highest
 
     def check_invariants(self, waiting: list[Sequence], running: list[Sequence]) -> None:
         """Raises `AssertionError` unless queues, pool and sequences agree."""

@@ -72,6 +72,7 @@ class Generation:
             none.
         adapter: What it runs with beside the base; None: nothing.
         resumed_as: How it goes on with what earlier attempts brought, for `Accepted` and `Done`.
+        counted_by: Where a router counts it among running requests, as in `Work`; empty: none does.
         on_end: Called with its error, or None, in place of all frames and counts: it is a control of the
             leader itself (`RequestCounts`). None for the requests of callers.
     """
@@ -104,6 +105,7 @@ class Generation:
     filled_in: SamplingDefaults | None = None
     adapter: Adapter | None = None
     resumed_as: Resumed = ""
+    counted_by: str = ""
     on_end: Callable[[RyzError | None], None] | None = None
 
     def __post_init__(self) -> None:

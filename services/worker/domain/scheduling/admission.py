@@ -11,7 +11,7 @@ from collections.abc import Callable
 from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.scheduling.background import has_background, is_background
-from services.worker.domain.scheduling.fairness.party_order import PartyOrder, most_running
+from services.worker.domain.scheduling.fairness.party_order import PartyOrder
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import ORDER, SchedulerLimits, SequenceQueues
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -43,9 +43,7 @@ class Admission:
         self.waiting = queues.waiting
         self._queues = queues
         self._limits = limits
-        self._order = PartyOrder(
-            queues.fair, most_running(limits.max_running, limits.tenant_share), self._estimate_found
-        )
+        self._order = PartyOrder(queues.fair, self._estimate_found)
         self._names = names
         self._write_behind = write_behind
         self._fetches = fetches

@@ -7,7 +7,6 @@ in order, by priority and then arrival, is preempted first.
 
 from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.scheduling.background import is_background
-from services.worker.domain.scheduling.fairness.party_order import most_running
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
 from services.worker.rank_protocol.plan import BLOCK_SIZE
@@ -19,7 +18,6 @@ class Preemption:
     def __init__(self, queues: SequenceQueues, limits: SchedulerLimits, names: BlockNames) -> None:
         self._queues = queues
         self._limits = limits
-        self._most = most_running(limits.max_running, limits.tenant_share)
         self._names = names
 
     def grow(self, sequence: Sequence, count: int = 1) -> bool:
@@ -88,7 +86,8 @@ class Preemption:
         names = self._names.to_find(first)
         if first.pending or queues.is_coming(first, names):
             return False  # it could not come in now, and another sequence would take what is freed
-        full_tenant = queues.running_of[first.party] >= self._most  # only its own can make way for it
+        # only its own can make way for it
+        full_tenant = queues.running_of[first.party] >= queues.fair.slots.most
         missing_slots = full_tenant or len(running) >= self._limits.max_running
         missing = blocks.cost(len(first.tokens), names) + queues.spare_blocks() - blocks.num_free
         victims: list[Sequence] = []

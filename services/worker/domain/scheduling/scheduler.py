@@ -71,7 +71,7 @@ class Scheduler:
     ) -> None:
         self.blocks = blocks
         self.limits = limits
-        self.queues = SequenceQueues(blocks, adapters, limits.token_budget)
+        self.queues = SequenceQueues(blocks, adapters, limits)
         self.adapters = AdapterAdmission(self.queues, preempts=names.sharing != "off")
         self.waiting, self.running = self.queues.waiting, self.queues.running
         self.write_behind = write_behind or WriteBehind()

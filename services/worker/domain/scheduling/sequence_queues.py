@@ -17,6 +17,7 @@ from services.worker.domain.blocks.fetches import BlockFetch, BlockFetches
 from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.scheduling.fairness.fair_shares import FairShares
+from services.worker.domain.scheduling.fairness.slot_share import SlotShare
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 
@@ -34,7 +35,7 @@ class SchedulerLimits:
         max_waiting: Sequences that may wait.
         itl_target_s: How long a step with parts of prompts may take while other sequences decode; 0 for no
             limit.
-        tenant_share: Share of the running slots that one tenant may have.
+        tenant_share: Share of the running slots that one party may have beside others.
         draft_tokens: Guesses that are checked with the next token of a sequence at most; 0: none are.
     """
 
@@ -72,7 +73,7 @@ class SequenceQueues:
         earliest_deadline: A lower bound of all deadlines, in monotonic seconds.
     """
 
-    def __init__(self, blocks: BlockManager, adapters: AdapterPool | None, quantum: int) -> None:
+    def __init__(self, blocks: BlockManager, adapters: AdapterPool | None, limits: SchedulerLimits) -> None:
         self.blocks = blocks
         self.adapters = AdapterQueue(adapters or AdapterPool(0))
         self.waiting: list[Sequence] = []
@@ -82,7 +83,7 @@ class SequenceQueues:
         self.release: list[int] = []
         self.coming: dict[bytes, Sequence] = {}
         self.fetches = BlockFetches(blocks)
-        self.fair = FairShares(quantum)
+        self.fair = FairShares(limits.token_budget, SlotShare(limits.max_running, limits.tenant_share))
         self.urgent: Sequence | None = None
         self.num_preemptions = 0
         self.last_seq_id = 0

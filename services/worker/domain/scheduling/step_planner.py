@@ -78,6 +78,7 @@ class StepPlanner:
         if not only_background(self._running):
             self._pace.see_others(now)
         draft = StepDraft(self._sliding)
+        self._fair.slots.see(several=self._fair.has_several, now=now)
         if self._fair.has_several:
             self._admission.find_light()
         if self._admission.waiting:

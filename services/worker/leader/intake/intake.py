@@ -14,6 +14,7 @@ from services.worker.leader.context import LeaderContext
 from services.worker.leader.intake.preparation import Preparation
 from services.worker.leader.intake.waiting_slots import WaitingSlots
 from services.worker.leader.request_table import RequestTable
+from services.worker.leader.usage.running_reports import RunningReports
 from shared import codec
 from shared.bus.api import Message
 from shared.bus.endpoint import Endpoint
@@ -51,6 +52,7 @@ class Intake:
         slots: WaitingSlots,
         preparation: Preparation,
         *,
+        running: RunningReports,
         max_request_s: float,
         sampling: Callable[[], SamplingDefaults],
     ) -> None:
@@ -62,6 +64,7 @@ class Intake:
         self._table = table
         self._slots = slots
         self._preparation = preparation
+        self._running = running
         self._max_request_s = max_request_s
         self._sampling = sampling
 
@@ -92,7 +95,9 @@ class Intake:
             self._metrics.bad_messages.labels("work").inc()
             self._table.publisher.send_untracked(work.reply_to, failed_frame(bare, error, 0))
             return None
-        if not self._is_known(request, work):
+        if self._is_known(request, work):
+            self._running.note_not_begun(request, work.counted_by)
+        else:
             trace = self._table.spans.begin(message.headers.get(TRACE_PARENT, ""))
             with bind_request(request.request_id, trace[0]):
                 self._take_request(request, work, message.headers, trace)
@@ -133,6 +138,7 @@ class Intake:
             table.publisher.send_untracked(
                 work.reply_to, failed_frame(request, error, seq, resumable=resumable)
             )
+            self._running.note_not_begun(request, work.counted_by)
             return
         now = self._clock()
         sampling, defaults = request.sampling, self._sampling()
@@ -148,6 +154,7 @@ class Intake:
             parent_span=trace[1],
             filled_in=sampling.missing_of(defaults),
             adapter=work.adapter,
+            counted_by=work.counted_by,
         )
         generation.timeline.mark("taken", {"group": work.route.group})
         table.open_request(generation)

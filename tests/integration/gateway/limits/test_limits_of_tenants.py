@@ -124,6 +124,41 @@ async def test_money_that_is_spent_is_refused_as_a_used_up_quota() -> None:
         assert answer.headers["x-should-retry"] == "false"
 
 
+async def test_reading_counting_and_cancelling_go_on_when_tokens_and_money_are_used_up() -> None:
+    async with limited(Limits(tokens_per_day=20, money_per_month=20)) as (_, services, http):
+        await services.put(PriceRecord(model="demo", prompt=1_000_000, cached=0, completion=1_000_000))
+        await until_answer(lambda answer: answer.status_code == 429, http)
+        for method, path in (
+            ("GET", "/v1/usage"),
+            ("GET", "/v1/sessions"),
+            ("GET", "/v1/batches"),
+            ("GET", "/v1/batches/batch_none"),
+            ("GET", "/v1/files"),
+            ("GET", "/v1/responses/resp_none"),
+            ("POST", "/v1/responses/resp_none/cancel"),
+            ("POST", "/v1/batches/batch_none/cancel"),
+            ("DELETE", "/v1/streams/none"),
+        ):
+            answer = await http.request(method, path)
+            assert answer.status_code != 429, (method, path, answer.text)
+        for path, body in (
+            ("/tokenize", {"model": "demo", "prompt": "Hello"}),
+            ("/v1/messages/count_tokens", BODY),
+        ):
+            answer = await http.post(path, json=body)
+            assert answer.status_code != 429, (path, answer.text)
+        for path in (CHAT, "/v1/messages", "/v1/responses"):
+            assert (await http.post(path, json=BODY | {"max_tokens": 4})).status_code == 429, path
+
+
+async def test_requests_that_take_no_tokens_count_as_requests() -> None:
+    async with limited(Limits(requests_per_minute=4, tokens_per_day=1000)) as (_, _, http):
+        body = {"model": "demo", "prompt": "Hello"}
+        answers = [await http.post("/tokenize", json=body) for _ in range(12)]
+        assert answers[-1].status_code == 429
+        assert answers[-1].headers["x-ryz-reason"] == "tenant_requests_per_minute"
+
+
 async def test_running_requests_are_counted_until_they_end() -> None:
     async with limited(Limits(running=2)) as (gateway, _, http):
         slow = {**BODY, "model": "slow", "stream": True}

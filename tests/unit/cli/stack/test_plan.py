@@ -188,28 +188,6 @@ async def test_grpc_has_its_port_where_it_is_asked_for(tmp_path: Path) -> None:
     assert ("127.0.0.2", port) in plan.http_addresses
 
 
-@pytest.mark.parametrize(
-    ("environ", "shares"),
-    [
-        ({}, {"0.875"}),
-        ({"RYZ_MAX_RUNNING_PER_TENANT": "1"}, {None}),
-        ({"RYZ_API_KEYS": "secret-a:acme"}, {None}),
-        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:acme"}, {None}),
-        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch"}, {"0.5"}),
-        ({"RYZ_API_KEYS": "wrong"}, {None}),
-        ({"RYZ_API_KEYS": "secret-a:acme,secret-b:birch", "RYZ_MAX_RUNNING_PER_TENANT": "1"}, {None}),
-    ],
-)
-async def test_no_tenant_or_address_has_all_running_slots_where_there_are_several(
-    tmp_path: Path, environ: dict[str, str], shares: set[str | None]
-) -> None:
-    probes = Probes()
-    plan = planned(options(tmp_path), probes, environ)
-    await probes.close()
-    workers = [spec.env for spec in plan.specs if spec.name.startswith("worker")]
-    assert {env.get("RYZ_MAX_RUNNING_PER_TENANT") for env in workers} == shares
-
-
 async def test_servers_that_run_already_are_not_started(tmp_path: Path) -> None:
     probes = Probes()
     given = options(

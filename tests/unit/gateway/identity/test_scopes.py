@@ -5,7 +5,7 @@ import pytest
 from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.admission.identity.identity import Identity
 from services.gateway.admission.identity.model_scope import ModelScope
-from services.gateway.admission.identity.scopes import api_of, check_scopes
+from services.gateway.admission.identity.scopes import STREAMS, api_of, check_scopes, spends_tokens
 from shared.accounts.register import AccountRegister
 from shared.errors import ModelNotFound
 from shared.messages import Scopes, StoredAccount, TenantRecord
@@ -103,3 +103,25 @@ def test_a_forbidden_model_is_told_like_an_unknown_one() -> None:
     assert "secret" not in found.refusal("x").message
     assert found.refusal("x").data == {"param": "model"}
     assert scope([], []).hidden(unknown) is unknown
+
+
+@pytest.mark.parametrize(
+    ("route", "method", "spends"),
+    [
+        ("/v1/chat/completions", "POST", True),
+        ("/v1/completions", "POST", True),
+        ("/v1/responses", "POST", True),
+        ("/v1/messages", "POST", True),
+        ("/v1/embeddings", "POST", True),
+        ("/v1/batches", "POST", True),
+        ("/v1/batches", "GET", False),
+        ("/v1/batches/{batch_id}", "POST", False),
+        ("/v1/responses/{response_id}", "POST", False),
+        ("/v1/messages/count_tokens", "POST", False),
+        ("/tokenize", "POST", False),
+        (STREAMS, "DELETE", False),
+        ("/v1/files", "POST", False),
+    ],
+)
+def test_which_calls_spend_tokens(route: str, method: str, spends: bool) -> None:
+    assert spends_tokens(route, method) == spends

@@ -8,16 +8,15 @@ from services.router.dispatch import Dispatcher
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
-from services.router.losses import LossReports
 from services.router.metrics import RouterMetrics
 from services.router.settings import RouterSettings
 from services.router.state import RouterState
-from services.router.subscriptions import RouterSubscriptions
 from shared import subjects
 from shared.bus import Message
 from shared.client.calls.limit_leases import LimitLeases
 from shared.messages import Heartbeat, Load, ModelCard, State
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.router.handlers import router_handlers
 
 NOW = 100.0
 REQUEST = Message(
@@ -58,9 +57,8 @@ class World:
         )
         self.dispatcher = Dispatcher(self.context)
         leases = LimitLeases(bus, self.context.state.accounts, "r")
-        self.handlers = RouterSubscriptions(
-            self.context, self.dispatcher, LossReports(self.context), MemoryBus(bus.broker), leases
-        )
+        outside = MemoryBus(bus.broker)
+        self.handlers = router_handlers(self.context, outside, leases, self.dispatcher).requests
         for group in groups:
             self.context.fleet.observe(heartbeat(group, 1, "ready"), NOW)
 

@@ -13,6 +13,7 @@ from services.router.context import RouterContext
 from services.router.domain.groups.fleet import Fleet
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.costs import Costs
+from services.router.domain.running_units import RunningUnits
 from services.router.losses import LossReports
 from services.router.metrics import FleetCollector, RouterMetrics
 from services.router.settings import RouterSettings
@@ -74,7 +75,7 @@ class World:
             clock=lambda: self.now,
             pressure=lambda _: self.pressure,
         )
-        self.watch = FleetWatch(self.context, LossReports(self.context))
+        self.watch = FleetWatch(self.context, LossReports(self.context, RunningUnits(lambda _: None, "")))
         self.beating = True
         self.seq = 0
 

@@ -3,10 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from services.router.dispatch import Dispatcher
 from services.router.domain.models.offered import AWAY_S, SILENT_S
-from services.router.losses import LossReports
-from services.router.subscriptions import RouterSubscriptions
 from shared import subjects
 from shared.bus import Message
 from shared.client.calls.limit_leases import LimitLeases
@@ -24,6 +21,7 @@ from shared.messages import (
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.router.controlled import Controlled
 from tests.kits.router.fleet import beat
+from tests.kits.router.handlers import router_handlers
 from tests.kits.router.hosts import offer
 
 OURS, THEIRS = "ours", "theirs"
@@ -45,9 +43,7 @@ class Told(Controlled):
         super().__init__(bus)
         self.context.state.accounts.replace_all([], 0)
         leases = LimitLeases(bus, self.context.state.accounts, "r")
-        self.handlers = RouterSubscriptions(
-            self.context, Dispatcher(self.context), LossReports(self.context), bus, leases
-        )
+        self.handlers = router_handlers(self.context, bus, leases).requests
         self.now += 60.0  # it has heard all groups that there are
 
     async def hear(self, heartbeat: Heartbeat) -> None:

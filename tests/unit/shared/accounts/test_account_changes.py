@@ -13,7 +13,14 @@ from services.gateway.transports.http.routes.account_bodies import KeyBody, Tena
 from shared.accounts.forms import tenant_form
 from shared.messages import BusUserTerms, KeyRecord, TenantRecord
 
-DAYS = {"session_days": 30, "response_days": 20, "file_days": 10, "batch_days": 5, "usage_days": 60}
+DAYS = {
+    "session_days": 30,
+    "response_days": 20,
+    "file_days": 10,
+    "batch_days": 5,
+    "usage_days": 60,
+    "record_days": 7,
+}
 ACME = TenantRecord(tenant="acme", note="the first")
 TERMS = BusUserTerms(user="billing", password_hash="$2a$05$" + "a" * 53, max_rps=2.0, max_priority=-1)
 USER = KeyRecord(key_id="4f7a0m2k9d1c", tenant="acme", digest=bytes(32), bus_user=TERMS)
@@ -37,7 +44,8 @@ def test_all_days_are_shown() -> None:
     record = TenantBody(**DAYS).applied_to(ACME)  # type: ignore[arg-type]
     assert {name: tenant_form(record)[name] for name in DAYS} == DAYS
     lines = dict(view.tenant_lines(record, []))
-    found = [lines[f"{what} kept"] for what in ("sessions", "responses", "files", "batches", "usage")]
+    kept = ("sessions", "responses", "files", "batches", "usage", "records of requests")
+    found = [lines[f"{what} kept"] for what in kept]
     assert found == [f"{days} days" for days in DAYS.values()]
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from shared.bus.broker_address import BrokerAddress
+from shared.bus.broker_address import BrokerAddress, not_allowed
 from shared.errors import InvalidRequest
 from shared.settings import RedisSettings
 
@@ -40,3 +40,11 @@ def test_a_brokers_address_tells_no_part_of_its_password_either(url: str) -> Non
 def test_files_for_tls_name_the_address_that_has_none() -> None:
     with pytest.raises(InvalidRequest, match="RYZ_KV_REDIS_URL has to begin with rediss://"):
         RedisSettings(redis_ca="x.pem").redis_address("redis://far", "RYZ_KV_REDIS_URL")
+
+
+def test_a_refused_bus_user_is_told_that_it_may_have_ended() -> None:
+    """The broker does not say why it refuses a user: it has one that expired no longer."""
+    ours, theirs = (str(not_allowed(f"nats://{user}:word@127.0.0.1:4222")) for user in ("router", "billing"))
+    assert "`ryz keys show billing`" in theirs
+    assert "ryz keys" not in ours
+    assert "word@" not in theirs

@@ -216,3 +216,26 @@ def test_an_adapter_that_the_pool_cannot_hold_is_refused() -> None:
     simulation.add("large", adapter(1, 4))
     simulation.run()
     assert simulation.ends == {"large": "it takes 4 bytes, the pool has 3"}
+
+
+def wait_beside_a_shared_adapter(priority: int) -> float:
+    """Seconds until `b` has a token of another adapter, while `a` uses the one that `b` used last."""
+    simulation = Simulation.of(1, load_s=0.02)
+    simulation.add("a", adapter(1), output=200, party="a")
+    simulation.add("b/shared", adapter(1), at=0.2, output=100, party="b")
+    simulation.add("b/wanted", adapter(2), at=0.5, output=8, party="b", priority=priority)
+    simulation.run()
+    return simulation.first_token_s["b/wanted"]
+
+
+def test_a_priority_does_not_end_what_another_party_runs_with_an_adapter_of_both() -> None:
+    assert wait_beside_a_shared_adapter(5) == wait_beside_a_shared_adapter(0)
+
+
+def test_another_partys_priority_does_not_keep_an_adapter_from_making_room() -> None:
+    simulation = Simulation.of(1, load_s=0.02)
+    simulation.add("a", adapter(1), output=400, party="a", priority=5)
+    simulation.add("b/shared", adapter(1), at=0.2, output=400, party="b")
+    simulation.add("b/wanted", adapter(2), at=0.5, output=8, party="b", priority=3)
+    simulation.run()
+    assert simulation.first_token_s["b/wanted"] <= PREEMPT_S + 0.25

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from services.worker.domain.generation.early_cancels import MAX_TOMBSTONES
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.sized_entries import SizedEntries
 from services.worker.domain.generation.tenant_entries import TenantEntries
 from services.worker.leader.frame_publisher import FramePublisher
-from services.worker.leader.request_table import MAX_TOMBSTONES, EndOfRequest, RequestTable
+from services.worker.leader.request_table import EndOfRequest, RequestTable
 from services.worker.leader.sessions.delivery_tracker import MAX_SESSIONS, DeliveryTracker
 from tests.kits.held_objects import num_held
 from tests.kits.worker.leader import chat, leader_context
@@ -71,7 +72,9 @@ async def test_a_flood_of_cancels_leaves_those_of_other_tenants(attempt: int) ->
     publisher = FramePublisher(context, RetransmitBuffer(retention_s=1.0, max_bytes=1000))
     none: Any = None
     engine: Any = SimpleNamespace(step_log=None)
-    table = RequestTable(context, engine, publisher, EndOfRequest(none, none, none, none), tombstone_s=5.0)
+    table = RequestTable(
+        context, engine, publisher, EndOfRequest(none, none, none, none, none), tombstone_s=5.0
+    )
     for name in ("mine", "late"):
         table.cancel_request(name, "", attempt, tenant="few")
     for number in range(MAX_TOMBSTONES + 10):

@@ -14,7 +14,8 @@ const WORDS = {
   tokens_per_day: "tokens a day", tokens_per_month: "tokens a month", money_per_day: "a day", money_per_month: "a month",
   sessions: "sessions", kv_bytes: "bytes of KV", batch_lines: "lines of batches", adapters: "adapters",
 };
-const KEPT = { session_days: "sessions", response_days: "responses", file_days: "files", batch_days: "batches", usage_days: "usage" };
+const KEPT = { session_days: "sessions", response_days: "responses", file_days: "files", batch_days: "batches", usage_days: "usage",
+  record_days: "records of requests" };
 let currency = "";
 
 function money(amount) {

@@ -52,6 +52,7 @@ class TenantBody(_Body):
     file_days: int | None = Field(default=None, ge=0, le=3650)
     batch_days: int | None = Field(default=None, ge=0, le=3650)
     usage_days: int | None = Field(default=None, ge=0, le=3650, description="0, or 36 and more.")
+    record_days: int | None = Field(default=None, ge=0, le=3650, description="0, or 2 and more.")
     note: str | None = Field(default=None, max_length=256)
     limits: LimitsBody | None = None
 

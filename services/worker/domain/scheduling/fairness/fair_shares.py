@@ -12,6 +12,7 @@ from collections.abc import Sequence as Many
 from services.worker.domain.scheduling.background import is_background
 from services.worker.domain.scheduling.fairness.background_floor import BackgroundFloor
 from services.worker.domain.scheduling.fairness.deficits import Deficits
+from services.worker.domain.scheduling.fairness.slot_share import SlotShare
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.step_draft import PlannedChunk
 
@@ -21,12 +22,14 @@ class FairShares:
 
     Args:
         quantum: Weighted tokens of a round; see `Deficits`.
+        slots: How many running slots a party may have.
 
     Attributes:
         floor: What background work gets beside others.
     """
 
-    def __init__(self, quantum: int) -> None:
+    def __init__(self, quantum: int, slots: SlotShare) -> None:
+        self.slots = slots
         self.floor = BackgroundFloor()
         self._light = set[str]()
         self._others = Deficits(float(quantum))

@@ -8,7 +8,6 @@ priority counts within a party alone, but for the lowest, that of background wor
 floor is due.
 """
 
-import math
 from collections.abc import Callable, Mapping, Set
 
 from services.worker.domain.scheduling.background import is_background
@@ -22,22 +21,16 @@ _Rank = tuple[int, int, float, tuple[int, int]]  # class, tokens found, credit, 
 _LIGHT, _HAS_CREDIT, _OWES = 0, 1, 2
 
 
-def most_running(max_running: int, tenant_share: float) -> int:
-    """Returns how many running slots one party may have."""
-    return min(max_running, max(1, math.ceil(max_running * tenant_share)))
-
-
 class PartyOrder:
     """Chooses among waiting sequences.
 
     Args:
-        most: Running slots that one party may have.
+        fair: Has the credits of parties, and how many running slots one may have.
         find: Returns how many tokens of a sequence the cache has, about.
     """
 
-    def __init__(self, fair: FairShares, most: int, find: Callable[[Sequence], int]) -> None:
+    def __init__(self, fair: FairShares, find: Callable[[Sequence], int]) -> None:
         self._fair = fair
-        self._most = most
         self._find = find
         self._times = dict[str, int]()  # sequences of a party that went, while several parties wait
 
@@ -59,7 +52,7 @@ class PartyOrder:
         if len(waiting) == 1:
             self._times.clear()
             for party, queue in waiting.items():
-                if running.get(party, 0) < self._most:
+                if running.get(party, 0) < self._fair.slots.most:
                     return _first(queue, passed)
             return None
         return self._of_class(waiting, running, passed, booked, background=False) or self._of_class(
@@ -96,7 +89,7 @@ class PartyOrder:
     ) -> Sequence | None:
         parties: list[tuple[int, float, str]] = []
         for party, queue in waiting.items():
-            if running.get(party, 0) >= self._most:
+            if running.get(party, 0) >= self._fair.slots.most:
                 continue
             first = _first(queue, passed)
             if first is not None and is_background(first) == background:
