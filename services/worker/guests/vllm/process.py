@@ -23,7 +23,7 @@ from services.worker.orchestrator.rank_process_handle import exit_text
 log = structlog.get_logger(__name__)
 # the package is found behind all that is installed there; processes that vLLM spawns do not run this again
 _FOLDER = Path(__file__).resolve().parent
-_PROGRAM = f"import sys; sys.path.append({str(_FOLDER)!r}); from vllm_child.__main__ import main; main()"
+_PROGRAM = f"import sys; sys.path.append({str(_FOLDER)!r}); from vllm_child.main import main; main()"
 _POLL_S = 0.01
 _EXIT_WAIT_S = 1.0  # from the end of its socket to the end of the process
 _LINES_WAIT_S = 0.25  # for what it wrote before; longer, those that wait for an answer should not

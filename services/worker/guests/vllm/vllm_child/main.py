@@ -9,6 +9,11 @@ import threading
 
 from .child import VllmChild
 
+try:
+    from uvloop import run  # as vLLM's own server does
+except ImportError:
+    from asyncio import run
+
 
 def end_with_leader(lifeline: int) -> None:
     """Kill this process and all that vLLM has started when the leader is gone, even while a model loads."""
@@ -29,8 +34,4 @@ def main() -> None:
     sock.set_inheritable(False)
     os.set_inheritable(lifeline, False)
     threading.Thread(target=end_with_leader, args=(lifeline,), daemon=True).start()
-    asyncio.run(serve_socket(sock))
-
-
-if __name__ == "__main__":
-    main()
+    run(serve_socket(sock))
