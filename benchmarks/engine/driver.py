@@ -27,8 +27,9 @@ from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_info import MAX_OUTSTANDING, EngineInfo
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, Engine, EngineInfo, StepResult
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, StepResult
 from services.worker.rank_protocol.run_config import Dtype, EngineRunConfig, Precision
 
 TOKEN_BUDGET = 512  # the default of RYZ_TOKEN_BUDGET

@@ -27,7 +27,7 @@ from benchmarks.peers.contest import PeerProcesses, PeerType, peer_types
 from benchmarks.peers.start import PeerSizes
 from services.worker.engine.config.model import ModelConfig
 from services.worker.engine.config.read_config import read_config
-from services.worker.rank_protocol.plan import EngineInfo
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.run_config import Precision
 
 _RUN_S = 900.0

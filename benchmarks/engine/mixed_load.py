@@ -26,8 +26,9 @@ from services.worker.domain.scheduling.sequence_queues import SchedulerLimits
 from services.worker.leader.engine_loop import RUN_AHEAD_TOKENS
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_info import MAX_OUTSTANDING, EngineInfo
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING, EngineInfo, StepPlan, StepResult
+from services.worker.rank_protocol.plan import BLOCK_SIZE, StepPlan, StepResult
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from shared.host.cores_and_memory import usable_cores
 

@@ -17,7 +17,7 @@ from benchmarks.lib.measuring import BenchError, Progress, milliseconds
 from services.worker.domain.generation.token_constraint import ConstraintFactory, TokenConstraint
 from services.worker.model_files.load_model import load_model
 from services.worker.orchestrator.options import RankEngineOptions
-from services.worker.rank_protocol.plan import EngineInfo
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.run_config import EngineRunConfig
 from services.worker.rank_protocol.step_masks import mask_of
 from services.worker.text.grammars.limits import GrammarLimits

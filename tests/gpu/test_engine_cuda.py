@@ -20,8 +20,9 @@ from services.worker.engine.plain.plain_cache import KVCache
 from services.worker.engine.rank import rank_process as rank
 from services.worker.engine.rank.compute import Compute
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineRefused
-from services.worker.rank_protocol.plan import EngineInfo, StepPlan
+from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.sliding_pool import PoolSizes
 from tests.kits.engine.decode_plans import decode_plans
 from tests.kits.engine.devices import BF16_ERROR, FAMILIES, config, relative_error

@@ -2,11 +2,13 @@
 
 While a short step runs, the next one is planned and submitted, so that ranks need not wait for the leader.
 The event loop runs while this one waits for a step, and every `YIELD_NS` if steps take no time, so that work,
-cancels and frames go on between steps. The scheduler decides what a step computes; `EngineSupervisor` handles
-failures of the engine.
+cancels and frames go on between steps. Where sequences generate on their own (`EngineInfo.streams`), a step
+lasts until something has arrived, and is ended before that if there is something to plan. The scheduler
+decides what a step computes; `EngineSupervisor` handles failures of the engine.
 """
 
 import asyncio
+import math
 from collections import deque
 from contextlib import suppress
 from time import monotonic_ns
@@ -22,10 +24,10 @@ from services.worker.leader.engine_state import EngineState
 from services.worker.leader.engine_supervisor import EngineSupervisor
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
-from services.worker.leader.step_log import count_tokens
+from services.worker.leader.step_log import count_arrived, count_tokens
 from services.worker.leader.token_output import TokenOutput
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.plan import StepResult
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 from shared.errors import DeadlineExceeded
 
 log = structlog.get_logger(__name__)
@@ -41,6 +43,7 @@ YIELD_NS = 200_000  # an iteration of the event loop costs as much as a step of 
 class _Step(NamedTuple):
     """A step that was submitted at that time; for the log: when, in nanoseconds, and of how many tokens."""
 
+    plan: StepPlan
     num_tokens: int
     result: asyncio.Future[StepResult]
     submitted: float
@@ -80,7 +83,7 @@ class EngineLoop:
         self._steps: deque[_Step] = deque()  # submitted and not done, oldest first
         self._last_done = 0.0  # or when the engine got a step after it was idle
         self._idle = True
-        self._run_ahead = 0
+        self._run_ahead, self._streams = 0, False  # of the engine
         self._yielded_ns = 0  # when the event loop ran last
         self._failed_idle = False  # the engine died between steps; the next one says why
         engine.engine.watch_failures(self._on_idle_failure)
@@ -88,7 +91,8 @@ class EngineLoop:
     async def start_engine(self) -> None:
         """Starts the engine. Raises `EngineFailed` when it does not come up."""
         self._failed_idle, self._idle = False, True
-        self._run_ahead = (await self._supervisor.start_engine()).run_ahead
+        info = await self._supervisor.start_engine()
+        self._run_ahead, self._streams = info.run_ahead, info.streams
         self._steps.clear()
 
     async def run_steps(self) -> None:
@@ -126,7 +130,12 @@ class EngineLoop:
                 with suppress(TimeoutError):  # deadlines pass meanwhile
                     async with asyncio.timeout(FETCHING_CHECK_S):
                         await work.wait()
-            if steps and (not self._may_submit(scheduler) or await self._is_done_first(steps[0], work)):
+            if steps and self._streams:
+                deadline_s = scheduler.queues.earliest_deadline - self._clock()
+                if not await self._is_done_first(steps[0], work, deadline_s):
+                    self._engine.engine.hurry()
+                await self._take_result(scheduler, steps.popleft())
+            elif steps and (not self._may_submit(scheduler) or await self._is_done_first(steps[0], work)):
                 await self._take_result(scheduler, steps.popleft())
             if monotonic_ns() - self._yielded_ns >= YIELD_NS:
                 await asyncio.sleep(0)
@@ -186,7 +195,7 @@ class EngineLoop:
         decode_tokens, prefill_tokens = count_tokens(plan)
         num_tokens, sequences = decode_tokens + prefill_tokens, len(plan.chunks)
         moments_ns = planned_ns, ready_ns, submitted_ns
-        self._steps.append(_Step(num_tokens, result, now, *moments_ns, decode_tokens, sequences))
+        self._steps.append(_Step(plan, num_tokens, result, now, *moments_ns, decode_tokens, sequences))
         if scheduler.lacks_masks:
             self._supply_masks(scheduler)
         return True
@@ -213,32 +222,41 @@ class EngineLoop:
             self._yielded_ns = monotonic_ns()
         self._book_result(scheduler, step, result)
 
-    async def _is_done_first(self, step: _Step, work: asyncio.Event) -> bool:
-        """Waits for the result of a step, or for something to plan behind it; whether it was the result."""
+    async def _is_done_first(self, step: _Step, work: asyncio.Event, most_s: float = math.inf) -> bool:
+        """Waits for the result of a step, or for something to plan behind it; whether it was the result.
+
+        Args:
+            most_s: Seconds after which it waits no longer.
+        """
         if step.result.done():
             return True
         work.clear()
         waiter: asyncio.Future[bool] = asyncio.ensure_future(work.wait())
         try:
-            await asyncio.wait((step.result, waiter), return_when=asyncio.FIRST_COMPLETED)
+            timeout_s = None if most_s == math.inf else max(0.0, most_s)
+            await asyncio.wait((step.result, waiter), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
             waiter.cancel()
         return step.result.done()
 
     def _book_result(self, scheduler: Scheduler, step: _Step, result: StepResult) -> None:
         now, step_log = self._clock(), self._engine.step_log
+        decode_tokens, num_tokens = step.decode_tokens, step.num_tokens
+        if self._streams:
+            decode_tokens, prefill_tokens = count_arrived(step.plan, result)
+            num_tokens = decode_tokens + prefill_tokens
         step_log.add(
             result.step_id,
             (step.planned_ns, step.ready_ns, step.submitted_ns, monotonic_ns()),
-            step.decode_tokens,
-            step.num_tokens - step.decode_tokens,
+            decode_tokens,
+            num_tokens - decode_tokens,
             step.sequences,
         )
         self._metrics.step.observe(now - max(step.submitted, self._last_done))
-        self._step_tokens.observe(step.num_tokens)
+        self._step_tokens.observe(num_tokens)
         step_s, self._last_done = now - self._last_done, now
-        self._engine.count_tokens(step.num_tokens)
-        self._engine.totals.add(result, step.num_tokens)
+        self._engine.count_tokens(num_tokens)
+        self._engine.totals.add(result, num_tokens)
         prompts = scheduler.apply_prompts(result) if result.prompts else []
         advances = scheduler.apply(result, step_s)
         if scheduler.speculation.most:

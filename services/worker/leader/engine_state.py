@@ -18,7 +18,8 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
 from services.worker.domain.scheduling.step_totals import StepTotals
 from services.worker.leader.step_log import StepLog
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo
+from services.worker.rank_protocol.engine_info import EngineInfo
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
 from shared.messages import Adapter
 
@@ -100,7 +101,8 @@ class EngineState:
 
     def begin_start(self, info: EngineInfo) -> Scheduler:
         """Records a start of the engine; returns the scheduler made for it."""
-        names = BlockNames(info.fingerprint, info.kv_format, self._sharing)
+        # what an engine of others shares between its sequences is its own business, and not known here
+        names = BlockNames(info.fingerprint, info.kv_format, "off" if info.streams else self._sharing)
         # the engine's, not the config's: scaled positions reach beyond what the config calls the longest
         context_length = min(info.context_length, info.num_blocks * BLOCK_SIZE)
         self.info = info
@@ -120,6 +122,9 @@ class EngineState:
             sliding = SlidingBlocks(info.num_sliding_blocks, info.window, filled, region)
         blocks = BlockManager(info.num_blocks, sliding, _region(info.num_blocks, info.block_bytes))
         limits = self._limits
+        if info.streams:
+            running = min(limits.max_running, info.max_running or limits.max_running)
+            limits = replace(limits, max_running=running, draft_tokens=0)
         if any(rank.kernels.startswith("plain") for rank in info.ranks):
             limits = replace(limits, draft_tokens=0)  # these compute chunks and single tokens with other bits
         self.scheduler = Scheduler(
@@ -129,6 +134,7 @@ class EngineState:
             costs=self.costs,
             clock=self.clock,
             adapters=AdapterPool(self.facts.adapter_bytes),
+            streams=info.streams,
         )
         if info.kv_parts is not None and names.sharing != "off":
             self.kv_scheduler, self.kv_parts = self.scheduler, info.kv_parts.heads

@@ -12,8 +12,8 @@ from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.plan import EngineInfo
 from shared.errors import GroupLost, Poison
 
 log = structlog.get_logger(__name__)

@@ -14,7 +14,8 @@ from services.worker.domain.blocks.cache_room import CacheRoom, CacheUse, Margin
 from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.engine_state import EngineState
-from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineInfo
+from services.worker.rank_protocol.engine_info import EngineInfo
+from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.host.cores_and_memory import available_bytes, total_bytes
 
 log = structlog.get_logger(__name__)

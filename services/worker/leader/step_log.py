@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from services.worker.rank_protocol.plan import StepPlan
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.step_times import NO_PARTS, PartsOfStep, RankStep, RankTotals, StepTimes
 
 CAPACITY = 4096  # steps; at a millisecond each, four seconds
@@ -158,6 +158,22 @@ def count_tokens(plan: StepPlan) -> tuple[int, int]:
     pieces = zip(sizes, plan.chunks, strict=True)
     decode = sum(size for size, piece in pieces if size - piece.drafts == 1 and piece.sample)
     return decode, total - decode
+
+
+def count_arrived(plan: StepPlan, result: StepResult) -> tuple[int, int]:
+    """Return the decode tokens and the prefill tokens that a step brought (`EngineInfo.streams`).
+
+    The last token of a chunk that has brought none is computed again.
+    """
+    arrived = {one.seq_id for one in result.sampled}
+    decode = prefill = 0
+    for chunk in plan.chunks:
+        is_late = chunk.sample and chunk.seq_id not in arrived
+        if chunk.num_tokens == 1 and chunk.sample:
+            decode += not is_late
+        else:
+            prefill += chunk.num_tokens - is_late
+    return decode, prefill
 
 
 _NOTHING = RankTotals(0, 0, NO_PARTS, 0, ())

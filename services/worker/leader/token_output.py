@@ -9,7 +9,7 @@ import asyncio
 
 import structlog
 
-from services.worker.domain.generation.failure_owners import ANSWER, GRAMMAR
+from services.worker.domain.generation.failure_owners import ANSWER, GRAMMAR, GUEST
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.domain.generation.token_constraint import is_too_complex
@@ -19,7 +19,7 @@ from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.request_table import RequestTable
 from services.worker.rank_protocol.plan import Sampled
-from shared.errors import Internal, InvalidRequest, RyzError
+from shared.errors import GroupLost, Internal, InvalidRequest, RyzError
 from shared.messages import GenerateRequest
 
 log = structlog.get_logger(__name__)
@@ -97,6 +97,9 @@ class TokenOutput:
             log.error(
                 "the model gave no token", **generation.log_ids, why=sampled.error, exc_info=grammar_error
             )
+            self._metrics.failed_sequences.inc()
+        elif isinstance(error, GroupLost):
+            log.warning("the guest ended a sequence", **generation.log_ids, why=sampled.error)
             self._metrics.failed_sequences.inc()
         else:
             log.info("the request leaves no token", **generation.log_ids, why=error.message)
@@ -191,6 +194,8 @@ def error_of(request: GenerateRequest, sampled: Sampled, grammar_error: Exceptio
     """
     if grammar_error is not None and not is_too_complex(grammar_error):
         return Internal("the group could not follow the grammar; its log says why", reason=GRAMMAR)
+    if sampled.cause == GUEST:  # the caller goes on at another group, with the tokens that it has
+        return GroupLost(f"the group's guest gave no next token: {sampled.error}", reason=GUEST)
     if sampled.cause != "demand":
         return Internal(f"the model gave no next token: {sampled.error}", reason=sampled.cause)
     param = "structured" if request.structured is not None else "tools" if request.tools else "logit_bias"

@@ -15,9 +15,10 @@ from mypy_extensions import mypyc_attr
 from services.worker.null.prompts import HIDDEN_SIZE
 from services.worker.null.sequences import NullSequences
 from services.worker.rank_protocol.adapters import AdapterLoaded, LoadAdapter
+from services.worker.rank_protocol.engine_info import MAX_OUTSTANDING, EngineInfo, RankInfo
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import MAX_OUTSTANDING, EngineInfo, RankInfo, StepPlan, StepResult
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.prompt_parts import PromptPart
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import NO_PARTS, StepTimes, private_times
@@ -99,6 +100,9 @@ class NullEngine:
         self._outstanding.append(future)
         self._deliver_later(future, result)
         return future
+
+    def hurry(self) -> None:
+        """Do nothing: a step brings all its tokens."""
 
     def supply_masks(self, masks: StepMasks) -> None:
         """Compute the step that waits for these masks, and those behind it that need none."""

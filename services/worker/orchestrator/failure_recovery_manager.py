@@ -36,6 +36,7 @@ RULES: Mapping[FailureKind, Rule] = {
     "memory": Rule(fresh=True, least_pause_s=1.0),
     "start_failed": Rule(fresh=True),
     "refused": Rule(hopeless=True),
+    "guest_lost": Rule(),
     "leader_bug": Rule(),
 }
 

@@ -12,8 +12,9 @@ from typing import Literal
 import structlog
 
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager, Recovery
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.plan import Engine, EngineInfo
+from services.worker.rank_protocol.plan import Engine
 from shared.messages import State
 
 log = structlog.get_logger(__name__)

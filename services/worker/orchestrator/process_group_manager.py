@@ -21,7 +21,7 @@ from services.worker.orchestrator.fork_server_client import ForkServerClient
 from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading, read_cpu, read_process
 from services.worker.orchestrator.rank_process_handle import STILL_RUNNING, RankProcessHandle, SpawnedRank
 from services.worker.orchestrator.time_limits import UsableLimit
-from services.worker.rank_protocol.plan import RankInfo
+from services.worker.rank_protocol.engine_info import RankInfo
 from services.worker.rank_protocol.rank_messages import RankReady
 from shared.host.own_python import module_command, module_environment
 from shared.host.thread_counts import thread_ids

@@ -24,9 +24,10 @@ from services.worker.orchestrator.running_steps import RunningSteps
 from services.worker.orchestrator.time_limits import StepLimit
 from services.worker.orchestrator.tracing.rank_tracing import RankTracing
 from services.worker.rank_protocol.adapters import AdapterLoaded, LoadAdapter
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed, Failure, engine_error
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, StoreResult
-from services.worker.rank_protocol.plan import EngineInfo, StepPlan, StepResult
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 from services.worker.rank_protocol.rank_messages import FrameKind, RankFailed, RankReady, pack_frame
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
@@ -128,6 +129,9 @@ class RankEngine:
         for link in self._links:
             link.send_frame(frame)
         return future
+
+    def hurry(self) -> None:
+        """Do nothing: a step brings all its tokens."""
 
     def supply_masks(self, masks: StepMasks) -> None:
         """Send the masks to rank 0, which alone samples."""

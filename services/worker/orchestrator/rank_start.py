@@ -6,8 +6,8 @@ from collections.abc import Callable
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
 from services.worker.orchestrator.running_steps import fail_future
 from services.worker.orchestrator.time_limits import UsableLimit
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import Failure
-from services.worker.rank_protocol.plan import EngineInfo
 from services.worker.rank_protocol.rank_messages import RankReady
 
 

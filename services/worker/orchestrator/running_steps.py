@@ -5,8 +5,9 @@ from collections import deque
 from collections.abc import Callable
 
 from services.worker.orchestrator.health_monitor import HealthMonitor
+from services.worker.rank_protocol.engine_info import MAX_OUTSTANDING
 from services.worker.rank_protocol.failures import Failure, engine_error
-from services.worker.rank_protocol.plan import MAX_OUTSTANDING, StepPlan, StepResult
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 
 
 class RunningSteps:

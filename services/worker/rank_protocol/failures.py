@@ -14,6 +14,7 @@ FailureKind = Literal[
     "memory",  # it ran out of memory, or exceeded its limit
     "start_failed",  # the ranks were not ready in time, or could not be started
     "refused",  # another start with this model and these settings would fail the same way
+    "guest_lost",  # an engine of others is gone, or cannot be reached
     "leader_bug",  # an error in the leader's own loop
 ]
 

@@ -10,11 +10,11 @@ from typing import Literal, Protocol
 import msgspec
 
 from services.worker.rank_protocol.adapters import NO_ADAPTER, AdapterLoaded, LoadAdapter
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.kv_messages import (
     FetchBlocks,
     FetchResult,
-    KVParts,
     StoreBlock,
     StoreResult,
 )
@@ -24,7 +24,6 @@ from services.worker.rank_protocol.step_times import StepTimes
 from shared.messages import EmbeddingOptions
 
 BLOCK_SIZE = 16  # tokens per KV block
-MAX_OUTSTANDING = 2  # steps that an engine takes before the first of them is done
 
 
 class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -40,6 +39,8 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         embedding: Pools the hidden states of the prompt; then nothing is sampled.
         scored: Tokens of the prompt whose log probabilities the leader has; -1: it wants none.
         adapter: The slot of its adapter, which is loaded.
+        max_tokens: Tokens that it may still bring, for engines that generate on their own; 0: no limit is
+            given. Ranks sample what plans ask for.
     """
 
     seq_id: int
@@ -51,6 +52,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     embedding: EmbeddingOptions | None = None
     scored: int = -1
     adapter: int = NO_ADAPTER
+    max_tokens: int = 0
 
 
 class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -132,7 +134,8 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         top: The most probable tokens, if the request asked for them.
         error: Why there is no token; this sequence cannot go on, the others can.
         cause: With an error whose fault it is: the request's, since its grammar and other demands leave no
-            token, or unclear: a bug in our grammars, or logits that are no numbers (`failure_owners.py`).
+            token, that of the group's guest, or unclear: a bug in our grammars, or logits that are no numbers
+            (`failure_owners.py`).
     """
 
     seq_id: int
@@ -140,13 +143,14 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     logprob: float = 0.0
     top: list[Alternative] = []
     error: str = ""
-    cause: Literal["demand", "grammar", "not_finite"] = "not_finite"
+    cause: Literal["demand", "grammar", "guest", "not_finite"] = "not_finite"
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sampled tokens of a step, in the order of the plan's sampling chunks, and rank 0's seconds.
 
-    A chunk with drafts has one token more than drafts that were right.
+    A chunk with drafts has one token more than drafts that were right. With `EngineInfo.streams` chunks may
+    have none: their sequences have brought nothing yet, and the same token is planned again.
 
     Attributes:
         prompts: What it has brought of prompts; comes before the tokens of the same sequences. A sequence
@@ -166,57 +170,6 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sampling_s: float = 0.0
     masks_s: float = 0.0
     wait_s: float = 0.0
-
-
-class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A rank after its start.
-
-    Attributes:
-        kernels: Names its kernels, such as `plain` or `native int8`.
-        why_plain: Why it computes without compiled kernels; empty: it has them, or its device needs none.
-    """
-
-    rank: int
-    pid: int
-    load_s: float
-    loaded_bytes: int
-    peak_rss_bytes: int
-    kernels: str = ""
-    why_plain: str = ""
-
-
-class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An engine that is ready.
-
-    Attributes:
-        fingerprint: Names weights and config, independent of the number of ranks.
-        kv_format: Format of keys and values; engines of other formats cannot use the blocks.
-        kv_parts: Layout of its blocks in the store; None: it has no store.
-        num_sliding_blocks: Blocks of the layers with a sliding window; 0: these use the same as all others.
-        window: Tokens that the widest of these layers see; 0: there is no pool of sliding blocks.
-        run_ahead: Steps to queue behind the running one; 0 if a step takes no time.
-        hidden_size: Length of a hidden state, and so of an embedding.
-        block_bytes: Memory of a block on the rank that has the least of it, which goes back to the system
-            when the block is vacated; 0: it does not, as on a GPU.
-        sliding_bytes: The same of a sliding block.
-        adapters: Whether it computes with adapters.
-        ranks: The ranks, in order.
-    """
-
-    num_blocks: int
-    vocab_size: int
-    context_length: int
-    fingerprint: str
-    kv_format: str = "fp32"
-    kv_parts: KVParts | None = None
-    num_sliding_blocks: int = 0
-    window: int = 0
-    run_ahead: int = MAX_OUTSTANDING - 1
-    hidden_size: int = 0
-    block_bytes: int = 0
-    sliding_bytes: int = 0
-    adapters: bool = False
-    ranks: list[RankInfo] = []
 
 
 class Engine(Protocol):
@@ -240,6 +193,10 @@ class Engine(Protocol):
             EngineFailed: The engine has failed.
             RuntimeError: `MAX_OUTSTANDING` steps are not done, which is a bug of the caller.
         """
+        ...
+
+    def hurry(self) -> None:
+        """End the running step with what has arrived, if `EngineInfo.streams`; else do nothing."""
         ...
 
     def supply_masks(self, masks: StepMasks) -> None:

@@ -10,8 +10,8 @@ from enum import IntEnum
 
 import msgspec
 
+from services.worker.rank_protocol.engine_info import RankInfo
 from services.worker.rank_protocol.kv_messages import KVParts, KVStoreConfig
-from services.worker.rank_protocol.plan import RankInfo
 from services.worker.rank_protocol.run_config import STRETCH, EngineRunConfig
 
 MAX_FRAME_BYTES = 256 * 2**20  # a greater length means that the stream is broken

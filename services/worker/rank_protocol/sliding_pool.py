@@ -2,7 +2,8 @@
 
 from typing import NamedTuple
 
-from services.worker.rank_protocol.plan import BLOCK_SIZE, MAX_OUTSTANDING
+from services.worker.rank_protocol.engine_info import MAX_OUTSTANDING
+from services.worker.rank_protocol.plan import BLOCK_SIZE
 
 _CACHED_SHARE = 8  # one sliding block more for so many blocks, for windows that later turns begin behind
 

@@ -16,8 +16,9 @@ from services.worker.adapters.inspection import inspect_adapter
 from services.worker.engine.native.build import targets
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.adapters import NO_ADAPTER, AdapterLoaded, LoadAdapter
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.plan import EngineInfo, StepPlan
+from services.worker.rank_protocol.plan import StepPlan
 from tests.kits.adapters.comparisons import adapter_files
 from tests.kits.adapters.peft_adapters import peft_logits
 from tests.kits.engine.plans import Blocks, new_sequence

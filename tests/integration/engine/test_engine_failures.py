@@ -22,8 +22,8 @@ from services.worker.orchestrator.fork_server_client import ForkServerClient
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed, Failure
-from services.worker.rank_protocol.plan import EngineInfo
 from tests.kits.engine.plans import num_steps
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate

@@ -6,7 +6,7 @@ import pytest
 
 from services.worker.engine.native.build import targets
 from services.worker.orchestrator.rank_engine import RankEngine
-from services.worker.rank_protocol.plan import EngineInfo
+from services.worker.rank_protocol.engine_info import EngineInfo
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate
 from tests.kits.engine.small_models import small_model

@@ -18,9 +18,10 @@ from services.worker.engine.checkpoint.weight_files import open_checkpoint
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.plain.reference import ReferenceDecoder
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.plan import EngineInfo, ScheduledChunk, StepPlan
+from services.worker.rank_protocol.plan import ScheduledChunk, StepPlan
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import (
     GREEDY,

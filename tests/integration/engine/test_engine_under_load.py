@@ -19,8 +19,8 @@ from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.process_group_manager import ProcessGroupManager
 from services.worker.orchestrator.process_readings import read_process
 from services.worker.orchestrator.rank_engine import RankEngine
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed, Failure
-from services.worker.rank_protocol.plan import EngineInfo
 from tests.kits.engine.plans import num_steps
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate

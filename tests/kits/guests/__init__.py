@@ -1,1 +1,1 @@
-"""Guests for tests."""
+"""Guests: engines of others that tests script."""

@@ -9,9 +9,10 @@ import msgspec
 from services.worker.leader.kv_tier.kv_options import KVOptions
 from services.worker.leader.leader import Leader
 from services.worker.null.engine import TEXT, NullEngine
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, KVParts, StoreResult
-from services.worker.rank_protocol.plan import EngineInfo, StepPlan, StepResult
+from services.worker.rank_protocol.plan import StepPlan, StepResult
 from shared import kv_hash
 from shared.errors import Unavailable
 from shared.flow.circuit import store_limits

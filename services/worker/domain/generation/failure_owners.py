@@ -16,6 +16,7 @@ Owner = Literal["content", "caller", "store", "group", "other", "unclear"]
 GRAMMAR: Final = "grammar"  # an unexpected error while a grammar was followed
 PROMPT: Final = "prompt"  # an unexpected error before the first step: template, tokenizer, grammar, history
 ANSWER: Final = "answer"  # an unexpected error while text, parts or frames were made of tokens
+GUEST: Final = "guest"  # an engine of others ended a sequence that was to go on
 NOT_FINITE: Final = "not_finite"  # the engine computed logits that are no numbers
 OWNERS: Mapping[str, Owner] = {
     "invalid_request": "content",
@@ -35,7 +36,7 @@ OWNERS: Mapping[str, Owner] = {
     "insufficient_quota": "other",
     "overloaded": "other",
     "unavailable": "store",
-    "group_lost": "group",  # the group's state shows it to routers, so it is not counted once more
+    "group_lost": "group",  # counted with the reason `guest` alone: the group's state shows the other losses
     "internal": "unclear",
 }
 _ALL: tuple[Owner, ...] = get_args(Owner)

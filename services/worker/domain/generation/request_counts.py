@@ -11,7 +11,7 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Literal
 
-from services.worker.domain.generation.failure_owners import NOT_FINITE, owner_of
+from services.worker.domain.generation.failure_owners import GUEST, NOT_FINITE, owner_of
 from shared.errors import InvalidRequest, RyzError
 
 Control = Literal["passed", "failed", "undecided"]
@@ -59,6 +59,8 @@ class RequestCounts:
         owner = owner_of(error)
         if owner == "caller" and served:
             self.ended += 1
+        elif owner == "group" and error.data.get("reason") == GUEST:
+            self.broken += 1
         elif owner == "unclear" and len(self._unclear) < _MOST_UNCLEAR:
             self._unclear.append((now, tenant, error.data.get("reason") == NOT_FINITE))
 

@@ -14,17 +14,21 @@ TRIAL_TOKENS = 4  # beyond those that its caller has; more than a fatal step and
 class CrashTrials:
     """The sequences of one scheduler that are on trial; almost always there is none.
 
+    Args:
+        possible: Whether the engine computes some sequences without the others; else none is on trial.
+
     Attributes:
         sequences: Read only; every step checks whether there are any.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, possible: bool = True) -> None:
+        self._possible = possible
         self.sequences: set[Sequence] = set()
         self._was_served = False  # the last step was one of them; the others are next
 
     def add(self, sequence: Sequence) -> None:
         """Puts a sequence on trial if it has `trial_tokens`."""
-        if sequence.trial_tokens:
+        if sequence.trial_tokens and self._possible:
             self.sequences.add(sequence)
 
     def is_on(self, sequence: Sequence) -> bool:

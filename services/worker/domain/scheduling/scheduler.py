@@ -25,20 +25,20 @@ from services.worker.domain.scheduling.fetch_booking import book_fetch, give_up_
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prompt_advances import PromptAdvance, book_prompts
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
-from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
+from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
 from services.worker.domain.scheduling.step_checks import check_steps
 from services.worker.domain.scheduling.step_draft import PlannedChunk
 from services.worker.domain.scheduling.step_measures import StepMeasures
 from services.worker.domain.scheduling.step_planner import StepPlanner
+from services.worker.domain.scheduling.stream_booking import arrived_chunks, book_arrived
+from services.worker.domain.scheduling.stream_planner import StreamPlanner
 from services.worker.domain.speculation.result_booking import ResultBooking, draft_tokens
 from services.worker.domain.speculation.speculation import Speculation
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Sampled, StepPlan, StepResult
+from services.worker.rank_protocol.plan import BLOCK_SIZE, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks
 
 __all__ = ["Advance", "Scheduler", "SchedulerLimits"]
-
-NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
 
 
 class Scheduler:
@@ -54,6 +54,7 @@ class Scheduler:
         costs: Of fetching and of computing.
         clock: Returns monotonic seconds.
         adapters: Slots of the engine for adapters; None: it computes with none.
+        streams: The engine's sequences generate on their own (`EngineInfo.streams`).
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Scheduler:
         costs: TransferCostModel | None = None,
         clock: Callable[[], float] = time.monotonic,
         adapters: AdapterPool | None = None,
+        streams: bool = False,
     ) -> None:
         self.blocks = blocks
         self.limits = limits
@@ -81,21 +83,23 @@ class Scheduler:
             self.write_behind,
             lambda num_blocks, ahead: self.costs.fetches(num_blocks, clock(), ahead, self.in_flight),
         )
-        self._names, self.trials = names, CrashTrials()
+        self._names, self.trials = names, CrashTrials(possible=not streams)
         self.throttle = PrefillThrottle(limits.itl_target_s)
         self._pace, self._clock = BackgroundPace(), clock
         self.speculation = Speculation(draft_tokens(limits.draft_tokens, blocks, names))
         self._measures = StepMeasures(self._pace, self.throttle, self.costs, self.speculation)
         self._booking = ResultBooking(self.queues, self.write_behind, names, self.speculation)
+        preemption, fair = Preemption(self.queues, limits, names), self.queues.fair
+        self._streams = StreamPlanner(self.running, self.admission, preemption, fair) if streams else None
         self._planner = StepPlanner(
             self.running,
             limits,
             self.admission,
-            Preemption(self.queues, limits, names),
+            preemption,
             throttle=self.throttle,
             trials=self.trials,
             pace=self._pace,
-            fair=self.queues.fair,
+            fair=fair,
             sliding=blocks.sliding,
             speculation=self.speculation,
         )
@@ -153,10 +157,11 @@ class Scheduler:
         self.adapters.prepare_step(now)
         # copies are planned before a block may go to another sequence
         store = behind.take(self.blocks) if behind.has_work else []
-        draft = self._planner.draft_step(now)
-        if self.queues.fair.counts:
-            cost = self.throttle.pace.decode_tokens(len(draft.planned))
-            self.queues.fair.charge_step(draft.planned, cost, self.queues.waiting_of, self.running)
+        if self._streams is not None:
+            draft = self._streams.draft_step()  # it is charged when it is known what has arrived
+        else:
+            draft = self._planner.draft_step(now)
+            self._charge(draft.planned)
         vacated = self.blocks.take_vacated()
         release, self.queues.release = self.queues.release, []
         self._planned = bool(draft.chunks or release or store or vacated.blocks or vacated.sliding)
@@ -250,7 +255,8 @@ class Scheduler:
 
         Returns:
             One `Advance` for each sampled token, in the plan's order, followed by those of the tokens that
-            it forces. Sequences that ended since get none; those that were preempted keep their token.
+            it forces. Sequences that ended since get none; those that were preempted keep their token. With
+            `streams` sequences without a token in the result are planned again.
 
         Raises:
             ValueError: The result is of another step, or lacks a token.
@@ -258,41 +264,19 @@ class Scheduler:
         step_id, parts = self._in_flight.popleft()
         if result.step_id != step_id:
             raise ValueError(f"step {step_id} is the oldest without result, this is step {result.step_id}")
-        sampled, speculation = deque(result.sampled), self.speculation
-        drafted: list[tuple[int, int, int]] = []
-        advances: list[Advance] = []
-        num_tokens, has_prompt, has_chunk = 0, False, False
-        on_trial = bool(self.trials.sequences)
-        for sequence, seq_id, count, samples, end in parts:
-            if samples > 1:
-                taken, right = self._booking.book_drafted(sequence, seq_id, sampled)
-                advances += taken
-                drafted.append((seq_id, samples - 1, right))
-                num_tokens += samples
-                continue
-            num_tokens += count
-            if count > 1:
-                has_chunk = True
-                has_prompt = has_prompt or end <= sequence.run_start
-            if sequence.seq_id == seq_id:
-                sequence.computed += count
-                if sequence.computed % BLOCK_SIZE < count:
-                    self._booking.name_blocks(sequence, count)
-            if not samples:
-                continue
-            one = sampled.popleft() if sampled else NOTHING
-            if one.seq_id != seq_id:
-                raise ValueError(f"the result of step {step_id} has no token for sequence {seq_id}")
-            if sequence.phase is SequencePhase.ENDED:
-                continue
-            taken = self._booking.book_sample(sequence, one, end)
-            advances += taken
-            if speculation.most:
-                speculation.book_plain(seq_id)
-            if on_trial and sequence.trial_tokens:
-                sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
-        self._measures.book_step(result, parts, drafted, (num_tokens, has_prompt, has_chunk), step_s)
-        return advances
+        if self._streams is not None:
+            self._charge(arrived_chunks(parts, result))
+            return book_arrived(self._booking, parts, result)
+        booked = self._booking.book_step(parts, result)
+        self._measures.book_step(result, parts, booked, step_s)
+        return booked.advances
+
+    def _charge(self, chunks: list[PlannedChunk]) -> None:
+        """Charges parties for what is computed for them."""
+        fair = self.queues.fair
+        if fair.counts:
+            cost = self.throttle.pace.decode_tokens(len(chunks))
+            fair.charge_step(chunks, cost, self.queues.waiting_of, self.running)
 
     def check_invariants(self) -> None:
         """Raises `AssertionError` when queues, blocks, sequences and steps in flight do not agree."""

@@ -201,6 +201,9 @@ class Sequence:
     def announce(self) -> NewSequence:
         """Returns what the ranks have to know about it before its first chunk, and marks it announced."""
         self.announced = True
+        left = self.max_tokens - self.num_output
+        if self.repeated is not None:
+            left += self.repeated.most  # which are no output
         return NewSequence(
             seq_id=self.seq_id,
             token_ids=self.tokens.copy(),
@@ -211,4 +214,5 @@ class Sequence:
             embedding=self.embedding,
             scored=self.scored,
             adapter=self.slot,
+            max_tokens=max(1, left),
         )

@@ -5,6 +5,7 @@ from services.worker.domain.scheduling.background import BackgroundPace
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
 from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
 from services.worker.domain.scheduling.step_draft import PlannedChunk
+from services.worker.domain.speculation.result_booking import BookedStep
 from services.worker.domain.speculation.speculation import Speculation
 from services.worker.rank_protocol.plan import StepResult
 
@@ -32,24 +33,21 @@ class StepMeasures:
         self,
         result: StepResult,
         parts: list[PlannedChunk],
-        drafted: list[tuple[int, int, int]],
-        size: tuple[int, bool, bool],
+        booked: BookedStep,
         step_s: float,
     ) -> None:
         """Books what a step cost.
 
         Args:
-            drafted: For each sequence with drafts its seq_id, the number of drafts, and how many were right.
-            size: Its tokens, whether a part of a prompt was among them, and whether that or a run of forced
-                tokens was.
+            booked: What came of it.
             step_s: Seconds since the result before it; 0: those of the ranks.
         """
-        num_tokens, has_prompt, has_chunk = size
+        num_tokens, has_chunk, drafted = booked.num_tokens, booked.has_chunk, booked.drafted
         self._pace.observe_step(len(parts), num_tokens, result.compute_s)
         if self._speculation.most:
             guesses = sum(count for _, count, _ in drafted)
             self._speculation.book_step(len(parts), result, drafted, alone=num_tokens - guesses == len(parts))
-        if has_prompt:  # a few forced tokens do not show the speed of prompts
+        if booked.has_prompt:  # a few forced tokens do not show the speed of prompts
             self._costs.computed(num_tokens, result.compute_s)
         if self._throttle.measures(has_chunk) and result.compute_s:
             work = StepWork.of_chunks(parts)

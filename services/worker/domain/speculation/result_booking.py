@@ -4,6 +4,7 @@ A chunk with drafts brings those of them that were right, and the token that was
 """
 
 from collections import deque
+from dataclasses import dataclass, field
 
 from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.names import BlockNames
@@ -11,8 +12,30 @@ from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.constraints.forced_tokens import Advance, advance
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.domain.scheduling.sequence_queues import SequenceQueues
+from services.worker.domain.scheduling.step_draft import PlannedChunk
 from services.worker.domain.speculation.speculation import Speculation
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Sampled
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Sampled, StepResult
+
+_NOTHING = Sampled(seq_id=0, token_id=0)  # no sequence is called 0
+
+
+@dataclass(slots=True)
+class BookedStep:
+    """What came of a step.
+
+    Attributes:
+        advances: Of its tokens, in the plan's order.
+        drafted: For each sequence with drafts its seq_id, the number of drafts, and how many were right.
+        num_tokens: Tokens that it computed.
+        has_prompt: Whether a part of a prompt was among them.
+        has_chunk: Whether that or a run of forced tokens was.
+    """
+
+    advances: list[Advance] = field(default_factory=list)
+    drafted: list[tuple[int, int, int]] = field(default_factory=list)
+    num_tokens: int = 0
+    has_prompt: bool = False
+    has_chunk: bool = False
 
 
 def draft_tokens(most: int, blocks: BlockManager, names: BlockNames) -> int:
@@ -66,6 +89,45 @@ class ResultBooking:
         self._write_behind = write_behind
         self._names = names
         self._speculation = speculation
+
+    def book_step(self, parts: list[PlannedChunk], result: StepResult) -> BookedStep:
+        """Books a step whose sampling chunks all have tokens.
+
+        Raises:
+            ValueError: The result lacks a token.
+        """
+        sampled, speculation, booked = deque(result.sampled), self._speculation, BookedStep()
+        advances, num_tokens = booked.advances, 0
+        for sequence, seq_id, count, samples, end in parts:
+            if samples > 1:
+                taken, right = self.book_drafted(sequence, seq_id, sampled)
+                advances += taken
+                booked.drafted.append((seq_id, samples - 1, right))
+                num_tokens += samples
+                continue
+            num_tokens += count
+            if count > 1:
+                booked.has_chunk = True
+                booked.has_prompt = booked.has_prompt or end <= sequence.run_start
+            if sequence.seq_id == seq_id:
+                sequence.computed += count
+                if sequence.computed % BLOCK_SIZE < count:
+                    self.name_blocks(sequence, count)
+            if not samples:
+                continue
+            one = sampled.popleft() if sampled else _NOTHING
+            if one.seq_id != seq_id:
+                raise ValueError(f"the result of step {result.step_id} has no token for sequence {seq_id}")
+            if sequence.phase is SequencePhase.ENDED:
+                continue
+            taken = self.book_sample(sequence, one, end)
+            advances += taken
+            if speculation.most:
+                speculation.book_plain(seq_id)
+            if sequence.trial_tokens:
+                sequence.trial_tokens = max(0, sequence.trial_tokens - len(taken))
+        booked.num_tokens = num_tokens
+        return booked
 
     def book_sample(self, sequence: Sequence, one: Sampled, end: int) -> list[Advance]:
         """Books what was sampled for index `end` of a sequence; nothing if it was forced meanwhile.

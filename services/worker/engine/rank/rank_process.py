@@ -41,8 +41,8 @@ from services.worker.engine.rank.step_inbox import LeaderGone, LeaderSocket, Ste
 from services.worker.engine.rank.step_tracer import StepTracer
 from services.worker.engine.sampling.native_draws import NativeDraws
 from services.worker.rank_protocol.adapters import LoadAdapter
+from services.worker.rank_protocol.engine_info import RankInfo
 from services.worker.rank_protocol.kv_messages import KVParts
-from services.worker.rank_protocol.plan import RankInfo
 from services.worker.rank_protocol.rank_messages import (
     FrameKind,
     RankConfig,

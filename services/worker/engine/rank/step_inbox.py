@@ -12,7 +12,8 @@ from contextlib import suppress
 import msgspec
 
 from services.worker.engine.rank.sequences import PlanError
-from services.worker.rank_protocol.plan import MAX_OUTSTANDING, StepPlan
+from services.worker.rank_protocol.engine_info import MAX_OUTSTANDING
+from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, pack_frame
 from services.worker.rank_protocol.step_masks import StepMasks
 

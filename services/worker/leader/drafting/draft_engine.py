@@ -11,8 +11,9 @@ import structlog
 
 from services.worker.domain.speculation.draft_cache import DraftCache
 from services.worker.orchestrator.failure_recovery_manager import FailureRecoveryManager, RestartPauses
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, EngineInfo, StepPlan, StepResult
+from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine, StepPlan, StepResult
 
 log = structlog.get_logger(__name__)
 STEP_LIMIT_S = 30.0  # for which steps of the served model wait; the engine itself finds a hung rank earlier

@@ -17,14 +17,9 @@ from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.speculation.draft_cache import DraftCache
 from services.worker.leader.drafting.draft_engine import STEP_LIMIT_S, DraftEngine
+from services.worker.rank_protocol.engine_info import MAX_OUTSTANDING
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.plan import (
-    MAX_OUTSTANDING,
-    NewSequence,
-    ScheduledChunk,
-    StepPlan,
-    StepResult,
-)
+from services.worker.rank_protocol.plan import NewSequence, ScheduledChunk, StepPlan, StepResult
 
 log = structlog.get_logger(__name__)
 READ_TOKENS = 256

@@ -7,6 +7,7 @@ import pytest
 from services.worker.domain.generation.failure_owners import (
     ANSWER,
     GRAMMAR,
+    GUEST,
     NOT_FINITE,
     OWNERS,
     PROMPT,
@@ -43,6 +44,12 @@ def test_every_code_has_an_owner() -> None:
     assert OWNERS.keys() == FAMILY.keys()
     assert set(OWNERS.values()) == set(get_args(Owner))
     assert owner_of(Internal("x")) == "unclear"
+
+
+def test_what_a_guest_ended_counts_against_its_group_without_a_control() -> None:
+    counts = RequestCounts()
+    failed(counts, GroupLost("x", reason=GUEST))
+    assert (counts.ended, counts.broken, counts.wants_control) == (0, 1, False)
 
 
 def test_a_refusal_is_evidence_for_nothing() -> None:

@@ -11,7 +11,8 @@ from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.kv_room import GROWTH_TOKENS, KVRoom
-from services.worker.rank_protocol.plan import BLOCK_SIZE, EngineInfo, RankInfo
+from services.worker.rank_protocol.engine_info import EngineInfo, RankInfo
+from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.bus.api import Message
 from shared.errors import Unavailable
 from shared.messages import KVLimited, LimitKV

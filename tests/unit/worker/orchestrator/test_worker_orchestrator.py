@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from services.worker.orchestrator.failure_recovery_manager import RULES, FailureRecoveryManager, RestartPauses
 from services.worker.orchestrator.multi_gpu_orchestrator import TRANSITIONS, Event, MultiGPUOrchestrator
+from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused, Failure, engine_error
-from services.worker.rank_protocol.plan import EngineInfo
 from shared.messages import State
 
 DOC = Path(__file__).resolve().parents[4] / "docs" / "orchestrator.md"

@@ -11,8 +11,8 @@ import pytest
 from services.worker.orchestrator import resource_allocator
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
+from services.worker.rank_protocol.engine_info import RankInfo
 from services.worker.rank_protocol.failures import EngineRefused
-from services.worker.rank_protocol.plan import RankInfo
 from services.worker.rank_protocol.rank_messages import RankReady, shared_bytes
 from services.worker.rank_protocol.step_times import times_bytes
 from shared.host.cores_and_memory import usable_cores
