@@ -27,6 +27,7 @@ from cli.status.command import status
 from cli.tenants.commands import app as tenants
 from cli.top.command import top
 from cli.train_demo import train_demo
+from cli.worker.command import worker
 
 
 class LazyGroup(TyperGroup):
@@ -51,7 +52,7 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for command in (up, down, chat, status, logs, explain, profile, top, train_demo, quantize, finetune):
+for command in (up, down, worker, chat, status, logs, explain, profile, top, train_demo, quantize, finetune):
     app.command(name=command.__name__.replace("_", "-"))(command)
 app.add_typer(sessions, name="sessions")
 app.add_typer(batch, name="batch")

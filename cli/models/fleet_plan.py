@@ -14,6 +14,7 @@ from cli.console import fail
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from cli.stack.fleet.entry import ServedModel
     from cli.stack.memory_needs import MachineFacts, ModelNeeds
     from cli.stack.sizing import Sizing
 
@@ -69,13 +70,16 @@ def plan(
         _row(name, needs, sizing)
         for (name, needs), sizing in zip(settled.needs.items(), settled.sizings, strict=True)
     ]
+    own = {row["name"]: row for row in rows}
+    rows = [own.get(model.name) or _remote_row(model) for model in settled.models]
     for row, model in zip(rows, settled.models, strict=True):
         row["aliases"] = list(model.entry.aliases)
         row["min_groups"] = model.entry.min_groups
         row["adapters"] = [{"name": one.name, "source": one.source} for one in model.entry.adapters]
     total = {field: sum(row[field] for row in rows) for field in _SUMMED}
     plan = settled.on_demand
-    stores = plan.store_bytes if plan is not None else settled.sizings[0].store_bytes
+    sizings = settled.sizings
+    stores = plan.store_bytes if plan is not None else sizings[0].store_bytes if sizings else 0
     if as_json:
         found = {"cores": machine.cores, "free_bytes": machine.free_bytes, "room_bytes": machine.room_bytes}
         said = settled.text.splitlines()
@@ -112,6 +116,14 @@ def _row(name: str, needs: "ModelNeeds", sizing: "Sizing") -> dict[str, Any]:
         "process_bytes": processes,
         "bytes": sizing.needed_bytes,
     }
+
+
+def _remote_row(model: "ServedModel") -> dict[str, Any]:
+    """The row of a model that a server computes: it needs no ranks, and no memory for weights and KV here."""
+    nothing = ("parameters", "tensor_parallel", "ranks", "threads", "kv_cache_tokens", "weights_bytes", "kv_bytes",
+               "process_bytes", "bytes")  # fmt: skip
+    named = {"name": model.name, "groups": model.entry.groups, "precision": "remote", "weights_shared": False}
+    return dict.fromkeys(nothing, 0) | named | {"remote": model.entry.remote}
 
 
 def _table(

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from cli.models.catalogue import known_file
 from cli.models.store import packed_dir
 from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.remote_models import remote_settings
 from cli.stack.host.naming import group_name
 from cli.stack.options import UpOptions
 from cli.stack.service_plan import admin_address, plan_service
@@ -89,6 +90,8 @@ def model_settings(model: ServedModel, environ: Mapping[str, str], top_priority:
     if model.draft is not None:
         own["RYZ_DRAFT_MODEL"] = str(model.draft)
         own["RYZ_SPECULATION"] = environ.get("RYZ_SPECULATION") or "draft"
+    if entry.remote:
+        own |= remote_settings(model)
     return own if model.path is None else own | {"RYZ_MODEL": str(model.path)}
 
 

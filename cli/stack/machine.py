@@ -24,6 +24,7 @@ from cli.stack.fleet.plan_text import (
     refuse_fleet,
     refuse_start,
 )
+from cli.stack.fleet.remote_models import check_beside, describe_remote, own_models, settled_remote
 from cli.stack.machine_facts import machine_facts, measure_model
 from cli.stack.memory_needs import (
     MAX_RUNNING,
@@ -87,9 +88,11 @@ def settle_sizing(
     """
     machine = machine or machine_facts(options)
     models = with_reserved(models, machine.cores, declared)
-    settled = _settle_open(options, models, declared, machine)
+    check_beside(models, declared)
+    settled = _settle_open(options, own_models(models), declared, machine)
+    settled = replace(settled, models=settled_remote(models, settled.models))
     cores = assign_cores(settled.models, usable_nodes())
-    said = [settled.text, *describe_cores(settled.models, cores)]
+    said = [settled.text, *describe_remote(models), *describe_cores(settled.models, cores)]
     return replace(settled, cores=cores, text="\n".join(filter(None, said)))
 
 

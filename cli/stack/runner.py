@@ -15,6 +15,7 @@ from cli.keys.first_admin_key import FirstAdminKey, admin_key_words
 from cli.stack.agent.start import StackAgents
 from cli.stack.fleet.core_sets import Cores
 from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.remote_models import own_models
 from cli.stack.host.kv_pool import shared_kv_pool
 from cli.stack.host.ports import held_ports, listening_port
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, remove_empty, write_private
@@ -76,7 +77,7 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
     files, made = list[Path](), dict[Path, list[Path]]()
     try:
         models = settled.models
-        groups = 0 if options.engine == "null" else sum(model.entry.groups for model in models)
+        groups = 0 if options.engine == "null" else sum(model.entry.groups for model in own_models(models))
         kv_pool = pool.enter_context(shared_kv_pool(groups, os.environ, total_bytes()))
         plan = plan_stack(options, models, probes, os.environ, kv_pool).on_cores(settled.cores)
         ports.enter_context(held_ports(plan.http_addresses))
@@ -264,6 +265,8 @@ def describe_groups(options: UpOptions, entry: ModelEntry) -> str:
         groups = groups if entry.min_groups == entry.groups else f"{entry.min_groups} to {groups},"
     elif entry.load == "demand":
         groups = f"up to {groups} on demand,"
+    if entry.remote:
+        return f"{groups} in front of {redact(entry.remote)}"
     if options.engine == "null":
         return f"{groups} of the null engine"
     return f"{groups} of {count_words(entry.tensor_parallel, 'rank')}"

@@ -34,6 +34,7 @@ def up(options: UpOptions) -> None:
     from cli.stack.default_model import default_model  # noqa: PLC0415
     from cli.stack.fleet.check import checked_models  # noqa: PLC0415
     from cli.stack.fleet.declare import declare  # noqa: PLC0415
+    from cli.stack.fleet.remote_models import own_models  # noqa: PLC0415
     from cli.stack.host.private import OWN_UMASK  # noqa: PLC0415
     from cli.stack.host.reachability import may_have_keys, refuse_open_network  # noqa: PLC0415
     from cli.stack.kernels import compile_missing_kernels  # noqa: PLC0415
@@ -61,7 +62,8 @@ def up(options: UpOptions) -> None:
         declared = declare(replace(options, model=[model]), os.environ)
     models = checked_models(options, declared, pull=options.pull)
     settled = _settle(options, state_dir)
-    compile_missing_kernels(settled)  # the sizing below depends on whether there are kernels
+    if own_models(models):
+        compile_missing_kernels(settled)  # the sizing below depends on whether there are kernels
     sizing = settle_sizing(settled, models, declared)
     if sizing.text:
         out.print(sizing.text, soft_wrap=True)

@@ -114,6 +114,10 @@ def _groups(report: StatusReport, groups: list[dict[str, Any]]) -> Table:
             table.add_row("", Text(f"{other} has this name too", style="red"))
         if drafts := _drafts(group.get("speculation", {})):
             table.add_row("", Text("drafts", style="dim"), Text(drafts, style="dim"))
+        if guest := group.get("guest"):
+            for word, names in (("guest", [guest.get("name", "?")]), ("can", guest.get("can", [])),
+                                ("cannot", guest.get("lacks", []))):  # fmt: skip
+                table.add_row("", Text(word, style="dim"), Text(", ".join(map(str, names)), style="dim"))
         if adapters := _adapters(group.get("adapters", {})):
             table.add_row("", Text("adapters", style="dim"), Text(adapters, style="dim"))
         if group.get("failure"):

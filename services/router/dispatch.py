@@ -7,7 +7,7 @@ publishes the request again.
 import random
 import time
 from collections.abc import Awaitable, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import structlog
 from msgspec.structs import replace
@@ -21,12 +21,13 @@ from services.router.domain.models.demand import RequestKey
 from services.router.domain.models.refusals import WAKING
 from services.router.domain.policies.base import RETRY_STARTING_S, not_known_yet
 from services.router.domain.policies.choice import at_a_full_group, choose
-from services.router.incoming import Incoming, Sender
+from services.router.incoming import Incoming, Sender, guest_needs
 from services.router.state import Forward
 from shared import subjects
 from shared.bus.accounts import INBOX
 from shared.codec import encode
 from shared.errors import DeadlineExceeded, RequestTooLarge, RyzError, Unavailable
+from shared.guest_needs import GUEST_CANNOT
 from shared.messages import Failed, FrameBatch, Route, Work
 from shared.telemetry.repeated import RepeatedLog
 from shared.telemetry.request_ids import TRACE_PARENT, bind_request
@@ -120,6 +121,8 @@ class Dispatcher:
 
     def _without_group(self, incoming: Incoming, view: FleetView, usual: Refusal, now: float) -> Refusal:
         """The refusal where no group of the model takes requests; a request that can wait is noted."""
+        if usual.reason == GUEST_CANNOT:
+            return usual
         book, model = self._state.models, view.model
         refusal = book.refusal(model, self._fleet, now)
         if refusal is not None:
@@ -185,7 +188,8 @@ class Dispatcher:
         # a group that gave the request back may still count as ready: its last heartbeat was sent before
         avoid = duplicates.get((tenant, request_id, attempt - 1), now) if attempt else None
         avoid = avoid or incoming.lost_group
-        view = self._fleet.view(facts.model, now, avoid, facts.weights, facts.adapter)
+        needs = partial(guest_needs, incoming.data, adapter=bool(facts.adapter))
+        view = self._fleet.view(facts.model, now, avoid, facts.weights, facts.adapter, needs)
         spent = self._state.credits.spent_at(incoming.party, view.names, now)
         if spent:
             facts = replace(facts, spent=spent)

@@ -15,6 +15,7 @@ from shared.bus import Message
 from shared.bus.subject import can_answer
 from shared.codec import decode, encode, fields_of
 from shared.errors import InvalidRequest
+from shared.guest_needs import needs_of
 from shared.identity import routing_key, session_key
 from shared.messages import GenerateRequest, ListModels, SessionRef, Wire
 from shared.messages.base import (
@@ -156,6 +157,14 @@ def read(message: Message, now: float, max_outside_priority: int = 0, key_id: st
         weight=request.weight,
         lost_group=lost_group,
     )
+
+
+def guest_needs(data: bytes, *, adapter: bool) -> Mapping[str, str]:
+    """What a request needs that guests may lack; nothing if it is wrong, which is for a leader to say."""
+    try:
+        return needs_of(decode(data, GenerateRequest), adapter=adapter)
+    except InvalidRequest:
+        return {}
 
 
 def _decoded(data: bytes, *, whole: bool) -> GenerateRequest | RequestHead:

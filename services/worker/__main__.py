@@ -16,6 +16,7 @@ from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.forking.early_fork import EarlyFork, fork_early
+from services.worker.guests.make_engine import make_remote_engine
 from services.worker.leader.adapters.calls import Inspect
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.name_claim import NameClaim
@@ -76,6 +77,13 @@ def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
     )
 
 
+def make_engine_without_ranks(settings: WorkerSettings, model: Model) -> Engine:
+    """Make an engine that runs in this process, or in a server of others."""
+    if settings.engine == "remote":
+        return make_remote_engine(settings, model)
+    return make_null_engine(settings, model)
+
+
 def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
     """Return the store where ranks write and read KV blocks, or None."""
     variable = "RYZ_KV_REDIS_URL" if settings.kv_redis_url else "RYZ_REDIS_URL"
@@ -103,10 +111,12 @@ def make_rank_engine(settings: WorkerSettings) -> RankEngine:
     )
 
 
-def adapter_reader(settings: WorkerSettings) -> Inspect:
-    """Return what reads an adapter's files for the engine."""
+def adapter_reader(settings: WorkerSettings) -> Inspect | None:
+    """Return what reads an adapter's files for the engine; None if it has none of its own."""
     if settings.engine == "null":
         return inspect_null_adapter
+    if settings.engine == "remote":
+        return None
     model, ranks = Path(settings.model), settings.tensor_parallel
     return lambda source: inspect_adapter(Path(source), model, ranks)
 
@@ -123,16 +133,19 @@ def _draft_tokens(settings: WorkerSettings) -> int:
     """Drafts of a sequence in one step.
 
     None on GPUs, where a chunk is not bit for bit as single tokens, and none with the null engine, whose text
-    repeats itself: each guess would be right, and its steps would measure nothing.
+    repeats itself: each guess would be right, and its steps would measure nothing. Guests guess themselves.
     """
-    wanted = settings.speculation != "off" and settings.device == "cpu" and settings.engine != "null"
+    wanted = settings.speculation != "off" and settings.device == "cpu" and settings.engine == "torch"
     return DRAFT_TOKENS if wanted else 0
 
 
 def leader_options(settings: WorkerSettings) -> LeaderOptions:
     """Take the leader's options from the settings."""
+    own = settings.part(LeaderSettings)
+    if settings.engine == "remote":  # its KV is the server's, and so is what requests share of it
+        own = replace(own, prefix_sharing="off")
     return LeaderOptions(
-        **vars(settings.part(LeaderSettings)),
+        **vars(own),
         group=settings.group,
         instance_id=settings.instance_id,
         tensor_parallel=settings.tensor_parallel,
@@ -204,7 +217,7 @@ async def setup(
     draft_engine = make_draft_engine(settings, model)
     if draft_engine is not None:
         stack.push_async_callback(draft_engine.stop)
-    engine: Engine = ranks or make_null_engine(settings, model)
+    engine: Engine = ranks or make_engine_without_ranks(settings, model)
     settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
     outside = await service.connect_bus(stack, "outside", needed=False)
     options = leader_options(settings)

@@ -64,7 +64,7 @@ def make_draft_engine(settings: WorkerSettings, model: Model) -> DraftEngine | N
     Raises:
         InvalidRequest: The draft model does not suit the served one.
     """
-    if settings.speculation != "draft" or settings.device != "cpu" or settings.engine == "null":
+    if settings.speculation != "draft" or settings.device != "cpu" or settings.engine != "torch":
         return None
     path = Path(settings.draft_model)
     draft = check_draft_model(path, model)

@@ -8,6 +8,7 @@ from annotated_types import Interval
 from pydantic import Field, ValidationInfo, field_validator
 
 from services.worker.constants import constant_settings
+from services.worker.guests.remote_settings import RemoteSettings
 from services.worker.leader.intake.grammar_options import GrammarTime
 from services.worker.leader.kv_tier.kv_options import KVSettings
 from services.worker.leader.options import LeaderSettings
@@ -32,6 +33,7 @@ class WorkerSettings(  # type: ignore[misc]
     RecordMemory,
     GrammarTime,
     KVSettings,
+    RemoteSettings,
     EngineRunConfig,
     RankProcessOptions,
 ):
@@ -104,6 +106,18 @@ class WorkerSettings(  # type: ignore[misc]
     def _needs_model(cls, value: str, info: ValidationInfo) -> str:
         if not value and info.data.get("engine") == "torch":
             raise ValueError("the torch engine needs a model directory; RYZ_ENGINE=null runs without one")
+        if not value and info.data.get("engine") == "remote":
+            raise ValueError(
+                "a remote engine needs the model's tokenizer and chat template: its directory, where weights "
+                "may be missing, or its GGUF file"
+            )
+        return value
+
+    @field_validator("remote_url")
+    @classmethod
+    def _needs_server(cls, value: str, info: ValidationInfo) -> str:
+        if not value and info.data.get("engine") == "remote":
+            raise ValueError("RYZ_ENGINE=remote needs the address of a server, such as http://10.0.0.5:8000")
         return value
 
     @field_validator("adapter_bytes")

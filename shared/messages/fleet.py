@@ -93,6 +93,19 @@ class Vitals(Wire, frozen=True, kw_only=True):
     pressure: Annotated[float, msgspec.Meta(ge=0)] = 0.0
 
 
+class GuestCard(Wire, frozen=True, kw_only=True):
+    """An engine of others behind a group; see docs/guests.md.
+
+    Attributes:
+        name: What it is, for people.
+        lacks: What it cannot do, as `shared/guest_needs.py` and the guest port name it. Routers give it no
+            request that needs one of these.
+    """
+
+    name: str
+    lacks: list[str] = []
+
+
 class Heartbeat(Wire, frozen=True, kw_only=True):
     """Sent for a leader every `interval_ms` on a separate connection, also while nothing changes.
 
@@ -108,6 +121,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
             itself that failed after others had (decision 0063).
         vitals: Evidence on the leader; none from leaders that send their heartbeats themselves.
         adapters: Fingerprints of the adapters that are in its memory.
+        guest: The engine of others that computes; None: an engine of ours, which can do everything.
     """
 
     group: GroupName
@@ -125,6 +139,7 @@ class Heartbeat(Wire, frozen=True, kw_only=True):
     broken_total: Annotated[int, msgspec.Meta(ge=0)] = 0
     vitals: Vitals | None = None
     adapters: list[AdapterFingerprint] = []
+    guest: GuestCard | None = None
 
 
 class GroupDown(Wire, frozen=True, kw_only=True):

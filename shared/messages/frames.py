@@ -17,7 +17,7 @@ from shared.messages.base import (
     check_depth,
 )
 from shared.messages.blocks import KVSource
-from shared.messages.generate import SamplingDefaults
+from shared.messages.generate import Resumed, SamplingDefaults
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 TokenBytes = Annotated[
@@ -145,6 +145,7 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
         fingerprint: Of the weights and the KV format.
         sampling: Values that the leader has filled in for what `Sampling` left out. A later attempt sends
             them, so that it goes on alike where another group has other defaults.
+        resumed: As in `Done`.
     """
 
     group: GroupName
@@ -164,6 +165,7 @@ class Accepted(Frame, frozen=True, kw_only=True, tag="accepted"):
         int, msgspec.Meta(description="Of the session before this turn; 0: it is new, -1: not known yet.")
     ] = -1
     sampling: SamplingDefaults | None = None
+    resumed: Resumed = ""
 
 
 class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):
@@ -178,10 +180,16 @@ class Tokens(Frame, frozen=True, kw_only=True, tag="tokens"):
 
 
 class Done(Frame, frozen=True, kw_only=True, tag="done"):
-    """The end of a generation that succeeded. The finish reason of each choice was in a `Tokens` frame."""
+    """The end of a generation that succeeded. The finish reason of each choice was in a `Tokens` frame.
+
+    Attributes:
+        resumed: `text`: another engine went on behind the text so far, and the whole need not be what one
+            engine would have written. Empty: it is, also if groups were lost.
+    """
 
     usage: Usage
     session: SessionOutcome | None = None
+    resumed: Resumed = ""
 
 
 class Failed(Frame, frozen=True, kw_only=True, tag="failed"):

@@ -30,6 +30,7 @@ from shared.messages.tenants.accounts import NO_KEY_OR_ID
 
 Probability = Annotated[float, msgspec.Meta(gt=0, le=1)]
 Penalty = Annotated[float, msgspec.Meta(ge=-2, le=2)]
+Resumed = Literal["", "text"]
 CallKey = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{0,64}\Z")]
 MAX_STOPS = 16
 MAX_BIASES = 1024
@@ -85,6 +86,13 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
         dict[int, Annotated[float, msgspec.Meta(ge=-100, le=100)]], msgspec.Meta(max_length=MAX_BIASES)
     ] = {}
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
+    seed_given: Annotated[
+        bool | None,
+        msgspec.Meta(
+            description="Whether the caller chose the seed, and gets no answer of a group that has none. None: "
+            "it did if the seed is not 0."
+        ),
+    ] = None
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1
     max_tokens: Annotated[int, msgspec.Meta(ge=0, description="0: as many as the context has room for.")] = 0
     stop: Annotated[
@@ -167,6 +175,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
         prompt_logprobs: Log probabilities of the prompt that the caller has; they are not sent again.
         prompt_text: Characters of the prompt's text that the caller has, likewise.
         prompt_ids: Tokens of the prompt that the caller has, likewise.
+        resumed: As in `Done`, of these tokens.
     """
 
     token_ids: Annotated[list[TokenIds], msgspec.Meta(max_length=MAX_CHOICES)]
@@ -176,6 +185,7 @@ class ResumePoint(Wire, frozen=True, kw_only=True):
     prompt_logprobs: Annotated[int, msgspec.Meta(ge=0)] = 0
     prompt_text: Annotated[int, msgspec.Meta(ge=0)] = 0
     prompt_ids: Annotated[int, msgspec.Meta(ge=0)] = 0
+    resumed: Resumed = ""
 
 
 class GenerateRequest(Wire, frozen=True, kw_only=True):

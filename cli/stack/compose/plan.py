@@ -24,6 +24,9 @@ _NO_ADAPTERS = (
     "in Compose nothing registers adapters at the start: leave `adapters` out, and load them while it runs "
     "(POST /v1/load_lora_adapter), from a path that the workers see"
 )
+_NO_REMOTE = (
+    "in Compose a group in front of a server is a service of its own (docs/guests.md): leave this model out"
+)
 _NO_AGENT = "in Compose all groups run as long as the stack: leave `{}` out, or use `ryz up`"
 
 
@@ -70,6 +73,8 @@ def _refuse_fields(declared: Declaration) -> None:
     for index, entry in declared.entries.items():
         if entry.cores:
             declared.add_entry_problem(index, "cores", _NO_CORES)
+        if entry.remote:
+            declared.add_entry_problem(index, "remote", _NO_REMOTE)
         if entry.adapters:
             declared.add_entry_problem(index, "adapters", _NO_ADAPTERS)
         if entry.comes_and_goes:

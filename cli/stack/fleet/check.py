@@ -3,6 +3,7 @@
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.fleet.find import find_models
+from cli.stack.fleet.remote_models import own_models
 from cli.stack.machine import examine, is_null
 from cli.stack.machine_facts import machine_facts
 from cli.stack.memory_needs import MachineFacts
@@ -25,9 +26,9 @@ def checked_models(
     models = find_models(declared, options.engine, pull=pull)
     # without kernels weights would count as fp32, and `ryz up` compiles kernels only if all is right
     machine = machine or machine_facts(options)
-    can_measure = options.kernels == "plain" or machine.kernels
-    if declared.has_problems and can_measure and not is_null(options, models):
-        examine(options, models, machine, declared)
+    can_measure, own = options.kernels == "plain" or machine.kernels, own_models(models)
+    if declared.has_problems and can_measure and not is_null(options, own):
+        examine(options, own, machine, declared)
     declared.refuse_problems()
     return_freed_memory()  # of tokenizers and tensors, which were read only to be checked
     return models

@@ -24,9 +24,11 @@ from pydantic import (
 )
 
 from cli.stack.fleet.adapter_entry import AdapterEntry
+from services.worker.guests.remote.options import RemoteOptions, check_options
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.rank_protocol.run_config import KVTokens, PrecisionChoice, Ranks, Threads
 from services.worker.setting_types import TenantName, ToolFormatName
+from shared.errors import InvalidRequest
 from shared.messages.base import NAME_PATTERN, NAME_RULE
 
 
@@ -42,6 +44,14 @@ def _check_alias(alias: str) -> str:
     return alias
 
 
+def _check_remote(url: str) -> str:
+    try:
+        check_options(RemoteOptions(url=url, model="any"))
+    except InvalidRequest as error:
+        raise ValueError(error.message) from None
+    return url
+
+
 def _sampling_text(value: Any) -> Any:
     """A table of parameters in the form of the setting."""
     if not isinstance(value, Mapping):
@@ -54,6 +64,11 @@ def _check_sampling(text: str) -> str:
     return text
 
 
+_OF_REMOTE = ("remote_model", "key_file")
+_OF_OWN = (
+    "adapters", "draft_model", "load", "pinned", "sleep_after_s", "min_groups", "tensor_parallel", "threads",
+    "cores", "precision", "kv_cache_tokens", "kv_cache_min_tokens",
+)  # fmt: skip
 Name = Annotated[str, AfterValidator(_check_name)]
 Alias = Annotated[Name, AfterValidator(_check_alias)]
 Source = Annotated[str, StringConstraints(min_length=1)]
@@ -66,6 +81,13 @@ class ModelEntry(BaseModel):
 
     source: Source
     """A name of the catalogue, hf:OWNER/NAME, a Hugging Face directory or a GGUF file, as for `--model`."""
+    remote: Annotated[str, AfterValidator(_check_remote)] = ""
+    """Address of an OpenAI-compatible server that computes it, such as `http://10.0.0.5:8000` (docs/guests.md).
+    Then `source` only gives the tokenizer and the chat template, and weights may be missing there."""
+    remote_model: Annotated[str, StringConstraints(max_length=256)] = ""
+    """Its name at that server. Left out: `name`."""
+    key_file: Annotated[str, StringConstraints(max_length=4096)] = ""
+    """File with the server's API key; a relative path begins at the models file."""
     name: Name = ""
     """The name clients use. Left out: the directory's name, or the file's without its ending."""
     aliases: Annotated[tuple[Alias, ...], Field(strict=False)] = ()
@@ -155,6 +177,16 @@ class ModelEntry(BaseModel):
     def _is_pinned_or_sleeps(self) -> Self:
         if self.pinned and self.sleep_after_s:
             raise ValueError("`pinned` and `sleep_after_s` contradict each other: leave out one of the two")
+        return self
+
+    @model_validator(mode="after")
+    def _is_computed_in_one_place(self) -> Self:
+        if not self.remote and (name := next((one for one in _OF_REMOTE if getattr(self, one)), "")):
+            raise ValueError(f"`{name}` is of a server that computes the model: name it in `remote`")
+        unset = type(self).model_fields
+        for name in _OF_OWN if self.remote else ():
+            if getattr(self, name) != unset[name].default:
+                raise ValueError(f"`{name}` is for models that are computed here, and `remote` is not: leave it out")
         return self
 
     @property

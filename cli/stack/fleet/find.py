@@ -9,6 +9,7 @@ from cli.models.resolve import NotPulled, fetches
 from cli.stack.fleet.adapter_entry import missing_files
 from cli.stack.fleet.declared import Declaration
 from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.remote_models import with_key_file
 from cli.stack.model_dir import demo_model, find_model, refuse_split
 from services.worker.model_files.load_model import has_chat_template, load_model, with_tool_format
 from shared.errors import InvalidRequest
@@ -39,7 +40,7 @@ def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tup
         if model is not None and engine != "null" and declared.file is not None:
             _check_fields(declared, model)
         if model is not None:
-            model = _with_adapters(declared, model)
+            model = with_key_file(declared, _with_adapters(declared, model))
         found += [] if model is None else [model]
     return tuple(found)
 
@@ -86,7 +87,8 @@ def _find(
         _note(declared, index, "draft_model", error, postponed=postponed)
     try:
         given = _given(declared, entry.source) if entry.source else None  # the null engine needs none
-        path = find_model(given, engine, ranks, pull=pull)
+        # no rank reads the weights of a model that a server computes
+        path = find_model(given, "null" if entry.remote else engine, ranks, pull=pull)
     except CommandError as error:
         _note(declared, index, "source", error, postponed=postponed)
         return None
@@ -121,7 +123,7 @@ def _check_fields(declared: Declaration, model: ServedModel) -> None:
     """Note fields that do not suit the model."""
     assert model.path is not None
     ranks, form = model.entry.tensor_parallel or 1, model.entry.tool_format
-    if problem := refuse_split(model.path, ranks):
+    if not model.entry.remote and (problem := refuse_split(model.path, ranks)):
         declared.add_entry_problem(model.number, "tensor_parallel", f"`tensor_parallel` {ranks}: {problem}")
     try:
         if form:

@@ -24,6 +24,7 @@ from services.gateway.answering.running_call import RunningCall
 from shared.client import Completion, GenerationStream
 from shared.errors import Cancelled, Overloaded, RyzError, Unavailable
 from shared.messages import Accepted, GenerateRequest, SessionOutcome, Usage
+from shared.messages.generate import Resumed
 
 DEADLINE_MARGIN_S = 2.0  # past the deadline of the generations, which is to come first
 
@@ -36,11 +37,13 @@ class AnswerEnd:
         usages: One for each generation.
         last_seq: The number of the last frame of the first generation.
         session: What became of the turn; None if the caller named no session.
+        resumed: As in `Done`, if it is so of any generation.
     """
 
     usages: list[Usage]
     last_seq: int
     session: SessionOutcome | None
+    resumed: Resumed = ""
 
 
 class Answer:
@@ -221,7 +224,8 @@ class Answer:
         outcome.session = streams[0].session
         asked = streams[0].request.session
         session = outcome.session if asked is not None and asked.given else None
-        return AnswerEnd(outcome.usages, streams[0].next_seq - 1, session)
+        resumed: Resumed = next((stream.resumed for stream in streams if stream.resumed), "")
+        return AnswerEnd(outcome.usages, streams[0].next_seq - 1, session, resumed)
 
     async def completions(self) -> list[Completion]:
         """Waits for the whole answer: one completion for each generation, in place of frames and end.

@@ -124,7 +124,7 @@ class FormattedAnswer(Answer):
                 writer.deltas(frame.deltas)
             await asyncio.sleep(0)
         end = self.end()
-        writer.closing(end.usages, end.session)
+        writer.closing(end.usages, end.session, end.resumed)
         await kept.save()
         return await kept.body()
 

@@ -4,12 +4,13 @@
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from services.router.domain.rendezvous import preferred
 from shared.errors import RyzError, from_code
+from shared.guest_needs import Lack
 
 
 class RequestFacts(msgspec.Struct, frozen=True, gc=False):
@@ -88,6 +89,17 @@ class GroupView(msgspec.Struct, frozen=True, gc=False):
         return (self.running + self.waiting) / (max(1, self.max_running) * self.weight)
 
 
+UNABLE = "unable"  # how a view calls a guest's group that lacks something for the request
+
+
+class Unable(NamedTuple):
+    """A guest that lacks something for a request, which may have come to go on with an answer."""
+
+    lack: Lack
+    guest: str
+    resumed: bool
+
+
 class FleetView:
     """The groups of one model as they were at one moment.
 
@@ -95,6 +107,7 @@ class FleetView:
         away: The state of each of its groups that takes no requests (starting, draining, lost, tripped, ...).
         models: The models of ready groups, for the answer to an unknown model.
         adapter: The fingerprint of the adapter of the request; empty: none.
+        unable: One of the guests that lack something for the request; None: there is none.
     """
 
     def __init__(
@@ -104,9 +117,11 @@ class FleetView:
         away: Mapping[str, str] | None = None,
         models: Sequence[str] = (),
         adapter: str = "",
+        unable: Unable | None = None,
     ) -> None:
         self.model = model
         self.adapter = adapter
+        self.unable = unable
         self.away = away or {}
         self.models = models
         self._ready = tuple(ready)

@@ -8,6 +8,7 @@ tokens of a sequence wait here for the steps that follow.
 import asyncio
 from collections.abc import Callable
 
+from services.worker.guests.abilities import guest_card
 from services.worker.guests.port import Guest, GuestFacts, GuestPart, GuestSequence
 from services.worker.guests.stream import GuestStream
 from services.worker.rank_protocol.adapters import AdapterLoaded, LoadAdapter
@@ -17,6 +18,7 @@ from services.worker.rank_protocol.kv_messages import FetchBlocks, FetchResult, 
 from services.worker.rank_protocol.plan import BLOCK_SIZE, NewSequence, Sampled, StepPlan, StepResult
 from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
+from shared.guest_needs import guest_fingerprint
 
 _STOPPED = Failure("start_failed", "the guest is stopped")
 
@@ -62,11 +64,12 @@ class GuestEngine:
             num_blocks=self._num_blocks(facts),
             vocab_size=facts.vocab_size,
             context_length=facts.context_length,
-            fingerprint=facts.fingerprint,
+            fingerprint=guest_fingerprint(facts.fingerprint),
             kv_format="guest",
             run_ahead=0,
             streams=True,
             max_running=facts.max_running,
+            guest=guest_card(facts),
         )
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:

@@ -21,7 +21,8 @@ from services.worker.leader.step_log import StepLog
 from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine
 from services.worker.rank_protocol.sliding_pool import chunk_blocks
-from shared.messages import Adapter
+from shared.guest_needs import without_lacking
+from shared.messages import Adapter, GuestCard, SamplingDefaults
 
 log = structlog.get_logger(__name__)
 # of a rank's memory that is given back together: of its first and its last huge page, only parts lie in it
@@ -38,6 +39,7 @@ class EngineFacts:
         fingerprint: Names the weights and the KV format.
         hidden_size: Length of an embedding.
         adapter_bytes: Memory for adapters; 0: the engine computes without.
+        guest: The engine of others that computes; None: an engine of ours.
     """
 
     context_length: int
@@ -46,6 +48,15 @@ class EngineFacts:
     names: BlockNames = UNNAMED
     hidden_size: int = 0
     adapter_bytes: int = 0
+    guest: GuestCard | None = None
+
+    def lacks(self, ability: str) -> bool:
+        """Whether a guest computes that cannot do this."""
+        return self.guest is not None and ability in self.guest.lacks
+
+    def defaults(self, sampling: SamplingDefaults) -> SamplingDefaults:
+        """Returns a model's defaults of sampling without those that a guest cannot take."""
+        return sampling if self.guest is None else without_lacking(sampling, self.guest.lacks)
 
     def fingerprint_with(self, adapter: Adapter | None) -> str:
         """Names the weights, the adapter beside them, and the KV format."""
@@ -114,6 +125,7 @@ class EngineState:
             names,
             info.hidden_size,
             self._adapter_bytes if info.adapters else 0,
+            info.guest,
         )
         sliding = None
         if info.num_sliding_blocks:

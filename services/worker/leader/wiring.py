@@ -167,6 +167,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         lambda: engine.facts.context_length,
         options.tokenize_timeout_s,
         vocab_size=lambda: engine.facts.vocab_size,
+        can_force=lambda: not engine.facts.lacks("grammar"),
     )
     grammars = GrammarCompiler(model, engine, options.grammars, metrics, ports.trials)
     builder = SequenceBuilder(model, engine, tokenizer, grammars)
@@ -186,7 +187,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         slots,
         preparation,
         max_request_s=options.intake.max_request_s,
-        sampling=model.sampling,
+        sampling=lambda: engine.facts.defaults(model.sampling),
     )
 
     description = GroupDescription(options, model, orchestrator, engine, table, kv_tier=kv_tier)

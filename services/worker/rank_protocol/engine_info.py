@@ -3,6 +3,7 @@
 import msgspec
 
 from services.worker.rank_protocol.kv_messages import KVParts
+from shared.messages import GuestCard
 
 MAX_OUTSTANDING = 2  # steps that an engine takes before the first of them is done
 
@@ -42,6 +43,7 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         streams: Sequences generate on their own from their admission to their release; a step brings what
             has arrived of them, one token of each at most. Then `run_ahead` is 0.
         max_running: Sequences that it computes at once; 0: as many as it is given.
+        guest: The engine of others that computes, and what it lacks; None: an engine of ours.
         ranks: The ranks, in order; none for an engine of others.
     """
 
@@ -60,4 +62,5 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     adapters: bool = False
     streams: bool = False
     max_running: int = 0
+    guest: GuestCard | None = None
     ranks: list[RankInfo] = []

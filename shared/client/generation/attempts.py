@@ -15,6 +15,7 @@ from shared.errors import RyzError
 from shared.flow.backoff import backoff_s
 from shared.messages import Accepted, GenerateRequest, ResumePoint, Tokens
 from shared.messages.base import MAX_ATTEMPT
+from shared.messages.generate import Resumed
 
 FIRST_PAUSE_S = 0.025
 MAX_PAUSE_S = 1.0
@@ -64,12 +65,13 @@ class Attempts:
         repeats: Refusals of the current number: one that waits keeps it.
         refusal: The last refusal.
         sampling: The request's parameters of sampling, with the defaults of the first group that took it.
+        resumed: As in `Accepted`, of the newest one.
     """
 
     __slots__ = (
         "_fingerprint", "_max_losses", "_prompt_ids", "_prompt_logprobs", "_prompt_text", "_session_version",
         "_taken_at", "_tokens", "_tokens_at", "accepted", "crashes", "interruptions", "losses", "number",
-        "refusal", "refusals", "repeats", "sampling",
+        "refusal", "refusals", "repeats", "resumed", "sampling",
     )  # fmt: skip
 
     def __init__(self, request: GenerateRequest, settings: ClientSettings) -> None:
@@ -91,6 +93,7 @@ class Attempts:
         self._prompt_text = resume.prompt_text if resume is not None else 0
         self._prompt_ids = resume.prompt_ids if resume is not None else 0
         self._fingerprint = resume.fingerprint if resume is not None else ""
+        self.resumed: Resumed = resume.resumed if resume is not None else ""
         self._session_version = resume.session_version if resume is not None else -1
         self._max_losses = settings.max_losses
 
@@ -132,7 +135,7 @@ class Attempts:
         """Keep what the group says about the weights, the session and its defaults."""
         if frame.sampling is not None:
             self.sampling = self.sampling.with_defaults(frame.sampling)
-        self._fingerprint = frame.fingerprint
+        self._fingerprint, self.resumed = frame.fingerprint, frame.resumed or self.resumed
         if frame.session_version >= 0:
             self._session_version = frame.session_version
 
@@ -153,6 +156,7 @@ class Attempts:
             prompt_logprobs=self._prompt_logprobs,
             prompt_text=self._prompt_text,
             prompt_ids=self._prompt_ids,
+            resumed=self.resumed,
         )
 
     def count_loss(

@@ -12,6 +12,7 @@ from shared.client.generation.results import Completion, gather
 from shared.codec import encode
 from shared.errors import RyzError
 from shared.messages import Accepted, Delta, GenerateRequest, SessionOutcome, Tokens, Usage
+from shared.messages.generate import Resumed
 from shared.telemetry.spans.request_trace import StreamTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
@@ -131,6 +132,11 @@ class GenerationStream:
         return self.state.answer.session
 
     @property
+    def resumed(self) -> Resumed:
+        """Once the answer has ended: `text` if several engines wrote it, and one need not have written it so."""
+        return self.state.answer.resumed
+
+    @property
     def waits_for(self) -> str:
         """What a request waits for whose model is to be loaded, as the routers say it; empty: for nothing."""
         lifecycle = self.state.lifecycle
@@ -229,7 +235,15 @@ class GenerationStream:
         if state.error is not None:
             raise state.error
         choices = gather(answer.take_all(), self.request.sampling.n)
-        return Completion(self.request_id, self.session_id, self.group, choices, answer.usage, answer.session)
+        return Completion(
+            self.request_id,
+            self.session_id,
+            self.group,
+            choices,
+            answer.usage,
+            answer.session,
+            answer.resumed,
+        )
 
     async def confirm(self) -> None:
         """Says that the caller of the turn is there and gets the end of its answer; see `confirms`."""

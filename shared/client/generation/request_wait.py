@@ -7,11 +7,14 @@ a host can load is waited for until the request's deadline: routers refuse the r
 
 from shared.client.generation.client_context import ClientContext
 from shared.errors import RyzError
+from shared.guest_needs import GUEST_CANNOT
 from shared.messages import GenerateRequest
 
 WAKING = "waking"
-# Reasons of a model that does not become ready however long the request waits.
-FINAL_REASONS = frozenset({"model_failed", "model_unloaded", "model_too_large", "adapter_changed"})
+# Reasons that do not pass however long the request waits.
+FINAL_REASONS = frozenset(
+    {"model_failed", "model_unloaded", "model_too_large", "adapter_changed", GUEST_CANNOT}
+)
 MIN_PAUSE_S = 0.1  # the longest pause while few wait for a model: one that is ready gets its requests soon
 # Routers forget a wish for a model 3 s after the request was last offered.
 MAX_PAUSE_S = 2.0

@@ -19,6 +19,7 @@ from shared.messages import (
     Usage,
 )
 from shared.messages.answer_parts import join_parts
+from shared.messages.generate import Resumed
 
 
 @dataclass(slots=True)
@@ -67,7 +68,7 @@ class Choice:
 class Completion:
     """The whole answer to a request.
 
-    `session` is what became of the turn, None if the request has no session.
+    `session` is what became of the turn, None if the request has no session. `resumed` is as in `Done`.
     """
 
     request_id: str
@@ -76,6 +77,7 @@ class Completion:
     choices: list[Choice]
     usage: Usage
     session: SessionOutcome | None = None
+    resumed: Resumed = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -92,7 +92,7 @@ class AnswerEvents:
         end = self._answer.end()
         if not self._begun:
             self._add(0, self._writer.begin(end.usages[0]))
-        self._add(end.last_seq, self._writer.closing(end.usages, end.session))
+        self._add(end.last_seq, self._writer.closing(end.usages, end.session, end.resumed))
         await self._answer.confirm()
         self.ended = True
         return self._take()

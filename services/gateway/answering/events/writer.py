@@ -6,6 +6,7 @@ from typing import Protocol
 from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.answering.events.source import StreamEvent
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
+from shared.messages.generate import Resumed
 
 
 class EventWriter(Protocol):
@@ -27,12 +28,15 @@ class EventWriter(Protocol):
         """The events for new text of a prompt's choices, all from one frame."""
         ...
 
-    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
+    def closing(
+        self, usages: list[Usage], session: SessionOutcome | None = None, resumed: Resumed = ""
+    ) -> list[StreamEvent]:
         """The events after the last text, `[DONE]` included; they belong to the last frame.
 
         Args:
             usages: One for each generation.
             session: What became of the turn of a session.
+            resumed: As in `Done`.
         """
         ...
 

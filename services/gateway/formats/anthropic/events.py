@@ -12,6 +12,7 @@ from services.gateway.answering.events.source import StreamEvent
 from services.gateway.formats.anthropic.content_blocks import ContentBlocks
 from services.gateway.formats.fields.answer_blocks import Event
 from shared.messages import Accepted, Delta, SessionOutcome, Usage
+from shared.messages.generate import Resumed
 
 _COMMENT: StreamEvent = (b"ping", b"")  # clients expect no other event before `message_start`
 _PING: StreamEvent = (b"ping", b'{"type":"ping"}')
@@ -48,7 +49,9 @@ class MessageEventWriter:
         """The events of content blocks."""
         return _encoded([event for delta in deltas for event in self._blocks.take(delta)])
 
-    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
+    def closing(
+        self, usages: list[Usage], session: SessionOutcome | None = None, resumed: Resumed = ""
+    ) -> list[StreamEvent]:
         """Why the message ended and its usage, and the end."""
         blocks = self._blocks
         end = {
@@ -57,8 +60,9 @@ class MessageEventWriter:
             "stop_details": None,
             "container": None,
         }
+        more = {"resumed": resumed} if resumed else {}
         events: list[Event] = [
-            ("message_delta", {"delta": end, "usage": usage_of(usages[0])}),
+            ("message_delta", {"delta": end, "usage": usage_of(usages[0]), **more}),
             ("message_stop", {}),
         ]
         return _encoded(events)
@@ -76,7 +80,9 @@ def _encoded(events: Sequence[Event]) -> list[StreamEvent]:
     return [(kind.encode(), msgspec.json.encode({"type": kind, **fields})) for kind, fields in events]
 
 
-def whole_message(envelope: Envelope, output: Delta, usage: Usage, *, show_thinking: bool) -> bytes:
+def whole_message(
+    envelope: Envelope, output: Delta, usage: Usage, *, show_thinking: bool, resumed: Resumed = ""
+) -> bytes:
     """The body of a whole message, from the same translation of parts as a stream.
 
     Args:
@@ -84,11 +90,13 @@ def whole_message(envelope: Envelope, output: Delta, usage: Usage, *, show_think
         output: The whole output.
         usage: Its tokens.
         show_thinking: See `ContentBlocks`.
+        resumed: As in `Done`.
     """
     blocks = ContentBlocks(show_thinking=show_thinking)
     for _ in blocks.take(output):
         pass
-    return msgspec.json.encode(message_object(envelope, blocks.blocks, usage, blocks))
+    message = message_object(envelope, blocks.blocks, usage, blocks)
+    return msgspec.json.encode(message | {"resumed": resumed} if resumed else message)
 
 
 def message_object(

@@ -48,7 +48,11 @@ class MessageFormat(BodyFormat[MessagesRequest]):
             stop=choice.stop,
         )
         return whole_message(
-            envelope, output, parts[0].usage, show_thinking=shows_thinking(token.format_data)
+            envelope,
+            output,
+            parts[0].usage,
+            show_thinking=shows_thinking(token.format_data),
+            resumed=parts[0].resumed,
         )
 
     def needs_start(self, request: GenerateRequest) -> bool:

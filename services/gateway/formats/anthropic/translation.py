@@ -42,6 +42,7 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> Call:
         messages=conversation_of(body.messages, body.system, whole=_is_whole(body, session)),
         sampling=Sampling(
             seed=seed_of(once) if body.seed is None else body.seed,
+            seed_given=body.seed is not None,
             max_tokens=body.max_tokens,
             stop=body.stop_sequences or [],
             **given_values(body, ("temperature", "top_p", "top_k")),

@@ -73,6 +73,7 @@ def _sampling_of(body: PlainChat, seed: int) -> Sampling:
     stop = body.stop
     return Sampling(
         seed=seed if body.seed is None else body.seed % 2**63,
+        seed_given=body.seed is not None,
         max_tokens=body.max_completion_tokens or body.max_tokens or 0,
         stop=[] if stop is None else [stop] if isinstance(stop, str) else stop,
         **given_values(body, PLAIN_SAMPLING),

@@ -16,6 +16,7 @@ from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.formats.fields.openai_answer import head_of, session_of, usage_of
 from shared.codec import unpack_tokens
 from shared.messages import Accepted, GenerateRequest, SessionOutcome, Usage
+from shared.messages.generate import Resumed
 
 _encode = msgspec.json.encode
 
@@ -83,12 +84,17 @@ class ChunkWriter:
         """See `EventWriter`; OpenAI's streams have none."""
         return None
 
-    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
+    def closing(
+        self, usages: list[Usage], session: SessionOutcome | None = None, resumed: Resumed = ""
+    ) -> list[StreamEvent]:
         """See `EventWriter`."""
         last: dict[str, Any] = {}
         if session is not None:
-            # with an empty choice: many readers expect a first choice in each chunk
-            last = {"choices": [self._nothing], "session": session_of(session)}
+            last["session"] = session_of(session)
+        if resumed:
+            last["resumed"] = resumed
+        if last:  # with an empty choice: many readers expect a first choice in each chunk
+            last = {"choices": [self._nothing], **last}
         if self._usage:
             last = {**last, "choices": [], "usage": usage_of(usages)}
         if not last:

@@ -110,4 +110,6 @@ def encode_answer(body: dict[str, Any], envelope: Envelope, parts: Sequence[Comp
         body["session_id"] = envelope.session_id
     if parts[0].session is not None:
         body["session"] = session_of(parts[0].session)
+    if resumed := next((part.resumed for part in parts if part.resumed), ""):
+        body["resumed"] = resumed
     return msgspec.json.encode(body)

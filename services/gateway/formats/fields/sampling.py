@@ -70,6 +70,7 @@ def sampling_of(body: SamplingBody, *, seed: int, max_tokens: int, logprobs: int
         wanted["prompt_logprobs"] = body.prompt_logprobs
     return Sampling(
         seed=seed if body.seed is None else body.seed % 2**63,
+        seed_given=body.seed is not None,
         max_tokens=max_tokens,
         stop=body.stop,
         logit_bias=body.logit_bias,

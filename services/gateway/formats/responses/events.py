@@ -14,6 +14,7 @@ from services.gateway.formats.responses.answer_items import AnswerItems
 from services.gateway.formats.responses.object_fields import error_object, usage_object
 from shared.errors import Cancelled, RyzError
 from shared.messages import Delta, FinishReason, SamplingDefaults, Usage
+from shared.messages.generate import Resumed
 
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -81,11 +82,13 @@ class ResponseEvents:
             if self._fields[name] is None and sampling is not None:
                 self._fields[name] = getattr(sampling, name)
 
-    def finish(self, usage: Usage, now_s: int) -> list[ResponseEvent]:
+    def finish(self, usage: Usage, now_s: int, resumed: Resumed = "") -> list[ResponseEvent]:
         """Ends the response well, or as incomplete; returns all events but the last."""
         cut = self._finish == "length"
         events = self._encoded(self._items.finish(cut=cut))
         self._fields["usage"] = usage_object(usage)
+        if resumed:
+            self._fields["resumed"] = resumed
         if cut:
             self._fields |= {"status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}}
         else:

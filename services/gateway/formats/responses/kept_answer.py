@@ -18,6 +18,7 @@ from shared.client.calls.responses_client import ResponsesClient
 from shared.errors import RyzError
 from shared.flow.backoff import Backoff
 from shared.messages import Accepted, Delta, GenerateRequest, ResponseRecord, SessionOutcome, Usage
+from shared.messages.generate import Resumed
 
 log = structlog.get_logger(__name__)
 _STORE_PAUSE_S = 0.1  # before the end of a response is stored again; doubles
@@ -142,9 +143,11 @@ class ResponseWriter:
         """See `EventWriter`."""
         return _stream_events(self._events.deltas(deltas))
 
-    def closing(self, usages: list[Usage], session: SessionOutcome | None = None) -> list[StreamEvent]:
+    def closing(
+        self, usages: list[Usage], session: SessionOutcome | None = None, resumed: Resumed = ""
+    ) -> list[StreamEvent]:
         """See `EventWriter`."""
-        return _stream_events(self._events.finish(usages[0], int(time.time())))
+        return _stream_events(self._events.finish(usages[0], int(time.time()), resumed))
 
     def failure(self, answer: ErrorAnswer) -> StreamEvent:
         """See `EventWriter`: for a stream that is ended early."""

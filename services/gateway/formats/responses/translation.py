@@ -159,6 +159,7 @@ def response_call(
             presence_penalty=body.presence_penalty or 0.0,
             frequency_penalty=body.frequency_penalty or 0.0,
             seed=seed if body.seed is None else body.seed % 2**63,
+            seed_given=body.seed is not None,
             max_tokens=body.max_output_tokens or 0,
             logprobs=logprobs,
         ),

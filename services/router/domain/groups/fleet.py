@@ -11,7 +11,7 @@ from typing import Literal
 from services.router.domain.decision import FleetView, GroupView
 from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.groups.group import Group
-from services.router.domain.groups.live_view import LiveView, Wanted, split_by_standing
+from services.router.domain.groups.live_view import LiveView, Needs, Wanted, no_needs, split_by_standing
 from services.router.domain.groups.loss import REASONS, Loss
 from services.router.domain.groups.rivals import Rivals
 from services.router.domain.groups.silence import CommonSilence, SilenceLimits
@@ -196,8 +196,9 @@ class Fleet:
         return losses
 
     def view(
-        self, model: str, now: float, avoid: str = "", weights: str = "", adapter: str = ""
-    ) -> FleetView:
+        self, model: str, now: float, avoid: str = "", weights: str = "", adapter: str = "",
+        needs: Needs = no_needs,
+    ) -> FleetView:  # fmt: skip
         """The groups of a model as of now; use it before the fleet changes.
 
         If no group is ready, groups whose breaker was tripped by losses count as ready.
@@ -207,15 +208,17 @@ class Fleet:
             weights: The fingerprint of the weights that began an answer; groups with other weights are left
                 out if one has these.
             adapter: The fingerprint of the adapter that the request runs with; empty: none.
+            needs: Guests that lack one of these are left out.
         """
-        ready, away = split_by_standing(self._groups.values(), model, now, avoid, weights)
-        models = () if ready or away else tuple(card.name for card in self.models(now))
-        lead = self.work.leads(ready.values(), now)
+        standing = split_by_standing(self._groups.values(), model, now, avoid, weights, needs)
+        known = standing.ready or standing.away
+        models = () if known else tuple(card.name for card in self.models(now))
+        lead = self.work.leads(standing.ready.values(), now)
 
         def see(group: Group) -> GroupView:
             return group.view(now, lead(group), adapter)
 
-        return LiveView(Wanted(model, adapter), ready, see, away, models)
+        return LiveView(Wanted(model, adapter), standing, see, models)
 
     def instance_of(self, name: str) -> str:
         """The instance of the group that requests are sent to; an empty text if the group is not known."""

@@ -6,9 +6,18 @@ Most decisions need one group or two. Making the views of a thousand groups take
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from services.router.domain.decision import FleetView, GroupView
+from services.router.domain.decision import UNABLE, FleetView, GroupView, Unable
 from services.router.domain.groups.group import Group
 from services.router.domain.rendezvous import preferred
+from shared.guest_needs import lack_of
+
+
+Needs = Callable[[], Mapping[str, str]]  # of a request, with the fields that ask for it
+
+
+def no_needs() -> Mapping[str, str]:
+    """The needs of a request that any group can serve."""
+    return {}
 
 
 class Wanted(NamedTuple):
@@ -24,13 +33,14 @@ class LiveView(FleetView):
     def __init__(
         self,
         wanted: Wanted,
-        groups: Mapping[str, Group],
+        standing: "Standings",
         see: Callable[[Group], GroupView],
-        away: Mapping[str, str],
         models: Sequence[str],
     ) -> None:
-        super().__init__(wanted.model, away=away, models=models, adapter=wanted.adapter)
-        self._groups = groups
+        super().__init__(
+            wanted.model, away=standing.away, models=models, adapter=wanted.adapter, unable=standing.unable
+        )
+        self._groups = standing.ready
         self._see = see
         self._seen: dict[str, GroupView] = {}
         self._all_seen: tuple[GroupView, ...] | None = None
@@ -70,16 +80,37 @@ class LiveView(FleetView):
         return view
 
 
+class Standings(NamedTuple):
+    """The groups of a model that may take requests, and the states of the others; see `Fleet.view`.
+
+    Attributes:
+        unable: A guest that lacks something for the request; None: there is none.
+    """
+
+    ready: dict[str, Group]
+    away: dict[str, str]
+    unable: Unable | None = None
+
+
 def split_by_standing(
-    groups: Iterable[Group], model: str, now: float, avoid: str, weights: str
-) -> tuple[dict[str, Group], dict[str, str]]:
-    """The groups of a model that may take requests, and the states of the others; see `Fleet.view`."""
+    groups: Iterable[Group], model: str, now: float, avoid: str, weights: str, needs: Needs
+) -> Standings:
+    """Sorts the groups of a model; `needs` is called once, and only if one of them is a guest's."""
     ready: dict[str, Group] = {}
     doubtful: dict[str, Group] = {}
     away: dict[str, str] = {}
+    needed: Mapping[str, str] | None = None
+    unable: Unable | None = None
     for group in groups:
         if group.heartbeat.model.name != model:
             continue
+        guest = group.heartbeat.guest
+        if guest is not None:
+            needed = needs() if needed is None else needed
+            if (lack := lack_of(guest.lacks, needed)) is not None:
+                away[group.name] = UNABLE
+                unable = Unable(lack, guest.name, "continuation" in needed)
+                continue
         standing = group.standing(now)
         if standing == "ready":
             ready[group.name] = group
@@ -99,4 +130,4 @@ def split_by_standing(
     if len(ready) > 1 and avoid in ready:
         del ready[avoid]
         away[avoid] = "avoided"
-    return ready, away
+    return Standings(ready, away, unable)

@@ -29,8 +29,10 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Protocol
 
-from services.router.domain.decision import Decision, FleetView, GroupView, Refusal, RequestFacts
+from services.router.domain.decision import UNABLE, Decision, FleetView, GroupView, Refusal, RequestFacts
 from services.router.domain.rendezvous import preferred
+from shared.guest_needs import GUEST_CANNOT
+from shared.guest_needs import refusal as guest_refusal
 
 RETRY_STARTING_S = 1.0
 RETRY_FAILED_S = 30.0  # a failed group makes its next start after so long; no request waits for it
@@ -75,6 +77,7 @@ def no_ready_group(fleet: FleetView) -> Refusal:
     """The refusal for a model of which no group takes requests.
 
     While no group is ready at all, no model is unknown: its group may load it, and not have been heard yet.
+    While a group that could serve the request is away, the request waits for it.
     """
     if not fleet.away:
         if not fleet.models:
@@ -86,8 +89,12 @@ def no_ready_group(fleet: FleetView) -> Refusal:
             f"no group serves model {fleet.model!r}; models that are served: {', '.join(fleet.models)}",
             param="model",
         )
+    standings, unable = set(fleet.away.values()), fleet.unable
+    if unable is not None and standings == {UNABLE}:
+        error = guest_refusal(unable.lack, unable.guest, fleet.model, resumed=unable.resumed)
+        return Refusal(error.code, GUEST_CANNOT, error.message, param=unable.lack.field)
     states = ", ".join(f"{name} is {state}" for name, state in sorted(fleet.away.items()))
-    failed = set(fleet.away.values()) == {"failed"}
+    failed = standings == {"failed"}
     return Refusal(
         "unavailable",
         "no_group",

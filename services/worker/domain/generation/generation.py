@@ -26,6 +26,7 @@ from shared.messages import (
     Tokens,
     Usage,
 )
+from shared.messages.generate import Resumed
 from shared.telemetry.request_ids import log_ids
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
@@ -70,6 +71,7 @@ class Generation:
         filled_in: The model's defaults of sampling that its request got, which `Accepted` reports; None:
             none.
         adapter: What it runs with beside the base; None: nothing.
+        resumed_as: How it goes on with what earlier attempts brought, for `Accepted` and `Done`.
         on_end: Called with its error, or None, in place of all frames and counts: it is a control of the
             leader itself (`RequestCounts`). None for the requests of callers.
     """
@@ -101,6 +103,7 @@ class Generation:
     key: str = ""
     filled_in: SamplingDefaults | None = None
     adapter: Adapter | None = None
+    resumed_as: Resumed = ""
     on_end: Callable[[RyzError | None], None] | None = None
 
     def __post_init__(self) -> None:
@@ -152,6 +155,7 @@ class Generation:
             fingerprint=fingerprint,
             session_version=self.session_version,
             sampling=self.filled_in,
+            resumed=self.resumed_as,
         )
 
     def tokens(self) -> Tokens | None:
@@ -214,6 +218,7 @@ class Generation:
             seq=self._number(),
             usage=self.usage,
             session=self.session,
+            resumed=self.resumed_as,
         )
 
     def failed(self, error: RyzError) -> Failed:

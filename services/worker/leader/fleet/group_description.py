@@ -86,4 +86,5 @@ class GroupDescription:
             ended_total=table.counts.ended,
             broken_total=table.counts.broken,
             adapters=scheduler.queues.adapters.pool.ready_fingerprints() if scheduler is not None else [],
+            guest=engine.facts.guest,
         )

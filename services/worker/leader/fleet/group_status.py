@@ -3,6 +3,7 @@
 import time
 from collections.abc import Mapping
 
+from services.worker.guests.abilities import can_do
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.engine_state import EngineState
@@ -66,6 +67,7 @@ class GroupStatus:
             "cached_blocks": scheduler.blocks.num_cached if scheduler else 0,
             "kv_store": self._kv_tier.describe(),
             "adapters": self._adapters(),
+            "guest": self._guest(),
             "party_shares": self._party_shares(),
             "parties": party_detail(scheduler),
             "speculation": self._speculation(),
@@ -88,6 +90,13 @@ class GroupStatus:
             "running_step_s": round(age_s, 3),
             "seconds": seconds,
         }
+
+    def _guest(self) -> dict[str, object]:
+        """Returns the engine of others that computes, with what it can do and lacks; nothing if it is ours."""
+        guest = self._engine.facts.guest
+        if guest is None:
+            return {}
+        return {"name": guest.name, "can": can_do(guest), "lacks": guest.lacks}
 
     def _party_shares(self) -> list[float]:
         """Returns the part of each party in what was computed since it came; nothing of a lone one."""

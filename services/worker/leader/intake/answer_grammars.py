@@ -6,7 +6,7 @@ the text has a form (`structured`), an answer is calls or such a text. Reasoning
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -45,11 +45,18 @@ class AnswerGrammar:
 
 
 class AnswerGrammars:
-    """Finds the grammars."""
+    """Finds the grammars.
 
-    def __init__(self, model: Model, forms: AnswerForms) -> None:
+    Args:
+        can_enforce: Returns whether the engine can follow grammars. If not, optional ones are left out.
+    """
+
+    def __init__(
+        self, model: Model, forms: AnswerForms, can_enforce: Callable[[], bool] = lambda: True
+    ) -> None:
         self._model = model
         self._forms = forms
+        self._can_enforce = can_enforce
 
     def grammar_of(self, request: GenerateRequest) -> AnswerGrammar | None:
         """Returns the grammar for the answer to a request; None if it is free.
@@ -65,6 +72,8 @@ class AnswerGrammars:
             calls = self._enforced(request, self._forms.tool_format(request), [])
         required = text is not None or (calls is not None and calls.required)
         optional = not required and calls is not None and not any(tool.strict for tool in calls.tools)
+        if optional and not self._can_enforce():
+            return None
         marks = self._forms.reasoning if has_parts(request) else None
         form = AnswerForm(text, calls)
         work = functools.partial(compile_answer, form)

@@ -15,6 +15,7 @@ from services.worker.text.answers.call_layout import AnswerText, open_calls
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.token_speller import TokenSpeller
 from shared.errors import InvalidRequest
+from shared.guest_needs import begun_by_guest
 from shared.messages import ChatMessage, GenerateRequest
 
 
@@ -66,13 +67,22 @@ class ContinuedPrompts:
         model: Its tokenizer, and the form of its answers.
         guard: Keeps texts of messages free of control tokens.
         vocab_size: Returns the number of the engine's tokens; 0: not known.
+        can_force: Returns whether the engine can be made to begin with a text. If not, no token is taken
+            back.
     """
 
-    def __init__(self, model: Model, guard: ControlTokenGuard, vocab_size: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        model: Model,
+        guard: ControlTokenGuard,
+        vocab_size: Callable[[], int],
+        can_force: Callable[[], bool] = lambda: True,
+    ) -> None:
         self._tokenizer = model.tokenizer
         self._forms = AnswerForms(model)
         self._guard = guard
         self._vocab_size = vocab_size
+        self._can_force = can_force
         self._speller: tuple[int, TokenSpeller] | None = None
 
     def continued(self, request: GenerateRequest, before: list[int], message: ChatMessage) -> ContinuedPrompt:
@@ -89,7 +99,9 @@ class ContinuedPrompts:
         pieces = self._pieces(request, message, self._forms.form_of(request, before))
         text = "".join(piece.text for piece in pieces)
         ids = self._guard.encode_answer(pieces) if text else []
-        if not ids or not self._tokenizer.has_token_bytes:
+        # a guest that began with the answer took none back, and its tokens are behind all of these
+        forced = self._can_force() and not begun_by_guest(request.resume)
+        if not ids or not self._tokenizer.has_token_bytes or not forced:
             return ContinuedPrompt(before, GivenAnswer(message, text, ids))
         speller = self._its_speller()
         taken = speller.take_back(ids)

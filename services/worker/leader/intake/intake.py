@@ -4,7 +4,7 @@ Every request that is accepted ends in `RequestTable`.
 """
 
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -52,7 +52,7 @@ class Intake:
         preparation: Preparation,
         *,
         max_request_s: float,
-        sampling: SamplingDefaults,
+        sampling: Callable[[], SamplingDefaults],
     ) -> None:
         self._instance_id = context.instance_id
         self._timelines = context.timelines
@@ -135,9 +135,9 @@ class Intake:
             )
             return
         now = self._clock()
-        sampling = request.sampling
+        sampling, defaults = request.sampling, self._sampling()
         generation = Generation(
-            request=msgspec.structs.replace(request, sampling=sampling.with_defaults(self._sampling)),
+            request=msgspec.structs.replace(request, sampling=sampling.with_defaults(defaults)),
             reply_to=work.reply_to,
             deadline=now + timeout_s,
             arrived=now,
@@ -146,7 +146,7 @@ class Intake:
             timeline=self._timelines.begin(request.request_id, request.attempt, traced=bool(trace[1])),
             traceparent=trace[0],
             parent_span=trace[1],
-            filled_in=sampling.missing_of(self._sampling),
+            filled_in=sampling.missing_of(defaults),
             adapter=work.adapter,
         )
         generation.timeline.mark("taken", {"group": work.route.group})

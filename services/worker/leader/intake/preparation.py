@@ -15,6 +15,7 @@ from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
+from services.worker.leader.intake.request_checks import check_guest, resumed_as
 from services.worker.leader.intake.sequence_builder import SequenceBuilder
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
@@ -56,11 +57,12 @@ class Preparation:
     def prepare_request(self, generation: Generation, route: Route) -> None:
         """Prepares and starts a request, now or in a task. Errors end it."""
         request, builder = generation.request, self._builder
+        generation.resumed_as = resumed_as(request, generation.adapter, builder.facts)
         if self._turns.needs_lookup(request) or not self._tokenizer.is_short(request):
             self._start_in_background(generation, partial(self._prepare, generation, route), route)
             return
         try:
-            builder.check_request(request, generation.adapter)
+            self._check_request(generation)
             if not builder.has_grammar(generation):
                 self._start_in_background(generation, partial(self._prepare, generation, route), route)
                 return
@@ -80,6 +82,12 @@ class Preparation:
         except Exception as error:  # whatever it is, the caller gets an answer
             self._send_accepted(generation, route)
             self._fail_request(generation, error)
+
+    def _check_request(self, generation: Generation) -> None:
+        """Checks what does not depend on the history; raises what the checks raise."""
+        request, adapter, builder = generation.request, generation.adapter, self._builder
+        check_guest(request, adapter, builder.facts)
+        builder.check_request(request, adapter)
 
     async def wait_tasks(self) -> None:
         """Waits for the tasks of requests that were failed or cancelled before."""
@@ -113,7 +121,7 @@ class Preparation:
     async def _prepare(self, generation: Generation, route: Route) -> KVSource:
         """Looks up the history if there is any, makes sequences, and looks up their KV."""
         request, tokenizer = generation.request, self._tokenizer
-        self._builder.check_request(request, generation.adapter)
+        self._check_request(generation)
         if not self._builder.has_grammar(generation):
             await self._builder.compile_grammar(generation)
         if self._turns.needs_lookup(request):
@@ -157,7 +165,7 @@ class Preparation:
             session_turns,
             kv=kv,
             instance_id=self._context.instance_id,
-            fingerprint=self._builder.fingerprint(generation.adapter),
+            fingerprint=self._builder.facts.fingerprint_with(generation.adapter),
         )
         within_s = ACCEPT_WHOLE_S if whole else ACCEPT_STREAM_S
         self._table.publisher.send(generation, frame, within_s=within_s)

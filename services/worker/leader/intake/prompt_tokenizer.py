@@ -68,6 +68,7 @@ class PromptTokenizer:
         clock: Returns seconds.
         cpu_clock: Returns the CPU seconds of the calling thread.
         vocab_size: Returns the number of the running engine's tokens; 0: not known.
+        can_force: See `ContinuedPrompts`.
 
     Attributes:
         threads: Where long prompts are tokenized; also for other long work on texts and tokens.
@@ -83,14 +84,14 @@ class PromptTokenizer:
         clock: Callable[[], float] = time.perf_counter,
         cpu_clock: Callable[[], float] = time.thread_time,
         vocab_size: Callable[[], int] = lambda: 0,
+        can_force: Callable[[], bool] = lambda: True,
     ) -> None:
         self._model = model
         self._context_length = context_length
         self._timeout_s = timeout_s
         self._control_tokens = ControlTokenGuard(model.tokenizer, model.template) if model.template else None
-        self._continued = (
-            ContinuedPrompts(model, self._control_tokens, vocab_size) if self._control_tokens else None
-        )
+        guard = self._control_tokens
+        self._continued = ContinuedPrompts(model, guard, vocab_size, can_force) if guard else None
         self.threads = TokenizerThreads(timeout_s, metrics.slow_prompts)
         self._clock = clock
         self._cpu_clock = cpu_clock

@@ -4,7 +4,9 @@ from services.worker.leader.engine_state import EngineFacts
 from services.worker.model_files.model import Model
 from shared.codec import unpack_tokens
 from shared.errors import InvalidRequest, Unavailable
+from shared.guest_needs import goes_on_as_text, is_guest, lack_of, needs_of, refusal
 from shared.messages import Adapter, GenerateRequest, ResumePoint
+from shared.messages.generate import Resumed
 
 _PROMPT_FIELDS = ("messages", "prompt", "prompt_token_ids")
 
@@ -42,14 +44,17 @@ def check_resume(
 
     Raises:
         InvalidRequest: The tokens so far are not those of such a request.
-        Unavailable: The answer was begun with other weights.
+        Unavailable: The answer was begun with other weights. Those of guests are not known: answers go on
+            between engines of ours and guests, and say so (`Done.resumed`).
     """
     if len(resume.token_ids) != request.sampling.n:
         raise InvalidRequest(
             f"resume.token_ids needs one entry per choice, {request.sampling.n}, got {len(resume.token_ids)}",
             param="resume",
         )
-    if resume.fingerprint and resume.fingerprint != facts.fingerprint_with(adapter):
+    ours, theirs = facts.fingerprint_with(adapter), resume.fingerprint
+    with_guest = facts.guest is not None or is_guest(theirs)
+    if theirs and theirs != ours and not with_guest:
         raise Unavailable(
             f"model {request.model} has other weights here than the group that began with the answer",
             reason="other_weights",
@@ -57,6 +62,29 @@ def check_resume(
         )
     holds = facts.context_length
     check_resume_length(resume, min(request.sampling.max_tokens or holds, holds) + repeated)
+
+
+def check_guest(request: GenerateRequest, adapter: Adapter | None, facts: EngineFacts) -> None:
+    """Checks that the guest of the group, if it has one, can do what a request needs.
+
+    Routers know it as well: what comes here is for no other group.
+
+    Raises:
+        InvalidRequest: It cannot; names the field.
+        Unavailable: The same, of an answer that would have had to go on here.
+    """
+    guest = facts.guest
+    if guest is None:
+        return
+    needs = needs_of(request, adapter=adapter is not None)
+    if (lack := lack_of(guest.lacks, needs)) is not None:
+        raise refusal(lack, guest.name, request.model, resumed="continuation" in needs)
+
+
+def resumed_as(request: GenerateRequest, adapter: Adapter | None, facts: EngineFacts) -> Resumed:
+    """Returns how an answer goes on here; see `Done.resumed`."""
+    fingerprint = facts.fingerprint_with(adapter)
+    return "text" if goes_on_as_text(request.resume, fingerprint, facts.guest) else ""
 
 
 def check_resume_length(resume: ResumePoint, max_tokens: int) -> None:

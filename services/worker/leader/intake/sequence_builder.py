@@ -82,11 +82,12 @@ class SequenceBuilder:
         self._tokenizer = tokenizer
         self._grammars = grammars
         self._forms = AnswerForms(model)
-        self._answer_grammars = AnswerGrammars(model, self._forms)
+        self._answer_grammars = AnswerGrammars(model, self._forms, lambda: not self.facts.lacks("grammar"))
 
-    def fingerprint(self, adapter: Adapter | None) -> str:
-        """Names the weights and the KV format that answers are computed with now."""
-        return self._engine.facts.fingerprint_with(adapter)
+    @property
+    def facts(self) -> EngineFacts:
+        """What sequences are made with now."""
+        return self._engine.facts
 
     def check_request(self, request: GenerateRequest, adapter: Adapter | None = None) -> None:
         """Checks what does not depend on the history.

@@ -6,6 +6,7 @@ from shared.client.generation import endings
 from shared.client.settings import ClientSettings
 from shared.errors import RyzError
 from shared.messages import Accepted, Done, SessionOutcome, Tokens, Usage
+from shared.messages.generate import Resumed
 
 _FRAME = 256  # bytes of a frame and of each of its deltas, beside their content
 _ENTRY = 160  # of a log probability: a token, its text, a number
@@ -36,6 +37,7 @@ class AnswerBuffer:
         last_usage: Token counts of the last frame; None until it has come, and if it has none.
         prompt_usage: Those of the prompt, which come with the first tokens of a stream.
         session: The outcome of a session's turn, once it has ended well.
+        resumed: As in `Done`.
     """
 
     __slots__ = (
@@ -45,6 +47,7 @@ class AnswerBuffer:
         "last_usage",
         "prompt_usage",
         "ready",
+        "resumed",
         "session",
         "unread_bytes",
     )
@@ -56,6 +59,7 @@ class AnswerBuffer:
         self.last_usage: Usage | None = None
         self.prompt_usage = _NO_USAGE
         self.session: SessionOutcome | None = None
+        self.resumed: Resumed = ""
         self._max_ready = max_ready
         self._max_bytes = settings.constants.max_buffered_bytes
 
@@ -89,7 +93,7 @@ class AnswerBuffer:
 
     def set_end(self, frame: Done) -> None:
         """The request has ended well."""
-        self.last_usage, self.session = frame.usage, frame.session
+        self.last_usage, self.session, self.resumed = frame.usage, frame.session, frame.resumed
 
     def set_max_ready(self, max_ready: int) -> None:
         """Let so many frames wait for the reader from here on."""

@@ -1,0 +1,1 @@
+"""`ryz worker`: one worker group that joins a running stack."""

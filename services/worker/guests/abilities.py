@@ -1,0 +1,22 @@
+"""What a guest cannot do, as heartbeats and refusals name it."""
+
+from typing import get_args
+
+from services.worker.guests.port import Ability, GuestFacts
+from shared.guest_needs import REBUILT_STATE
+from shared.messages import GuestCard
+
+# The guest engine hands none of these on, whatever the guest says of itself.
+_NOT_CARRIED: frozenset[str] = frozenset({"adapters", "embeddings", "grammar", "prompt_logprobs"})
+_ALL: frozenset[str] = frozenset(get_args(Ability))
+
+
+def guest_card(facts: GuestFacts) -> GuestCard:
+    """Returns what routers and callers are told of a guest."""
+    lacks = (_ALL - facts.abilities) | _NOT_CARRIED | {REBUILT_STATE}
+    return GuestCard(name=facts.name, lacks=sorted(lacks))
+
+
+def can_do(card: GuestCard) -> list[str]:
+    """Returns the abilities that a guest has, for `ryz status`."""
+    return sorted(_ALL.difference(card.lacks))

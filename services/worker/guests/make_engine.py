@@ -1,0 +1,20 @@
+"""Makes the engine of a group whose model an engine of others computes."""
+
+from services.worker.guests.engine import GuestEngine
+from services.worker.guests.remote.guest import RemoteGuest
+from services.worker.guests.remote_settings import RemoteSettings
+from services.worker.model_files.model import Model
+from services.worker.settings import WorkerSettings
+
+
+def make_remote_engine(settings: WorkerSettings, model: Model) -> GuestEngine:
+    """Make the engine in front of a remote server.
+
+    Raises:
+        InvalidRequest: The server's address or the file of its key cannot be used.
+    """
+    options = settings.part(RemoteSettings).options(model.name)
+    guest = RemoteGuest(options, tokenizer=model.tokenizer, context_length=model.context_length)
+    return GuestEngine(
+        guest, max_running=settings.max_running, start_timeout_s=settings.engine_start_timeout_s
+    )
