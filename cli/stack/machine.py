@@ -25,6 +25,7 @@ from cli.stack.fleet.plan_text import (
     refuse_start,
 )
 from cli.stack.fleet.remote_models import check_beside, describe_remote, own_models, settled_remote
+from cli.stack.fleet.vllm_models import settled_vllm
 from cli.stack.machine_facts import machine_facts, measure_model
 from cli.stack.memory_needs import (
     MAX_RUNNING,
@@ -99,6 +100,9 @@ def settle_sizing(
 def _settle_open(
     options: UpOptions, models: Sequence[ServedModel], declared: Declaration, machine: MachineFacts
 ) -> Settled:
+    if options.engine == "vllm":
+        declared.refuse_problems()
+        return Settled(settled_vllm(models), "", options.redis_memory_share)
     if is_null(options, models):
         declared.refuse_problems()
         settled = tuple(settled_null(model) for model in models)
@@ -125,8 +129,8 @@ def _settle_open(
 
 
 def is_null(options: UpOptions, models: Sequence[ServedModel]) -> bool:
-    """Whether nothing is computed."""
-    return options.engine == "null" or all(model.path is None for model in models)
+    """Whether no ranks compute."""
+    return options.engine != "torch" or all(model.path is None for model in models)
 
 
 def on_gpus() -> bool:

@@ -19,9 +19,11 @@ Ability = Literal[
     "deterministic",  # greedy answers are the same in any company; shown by the contract suite, not believed
     "embeddings",
     "grammar",  # schemas, regular expressions and choices by its own grammar engine
+    "ignore_eos",  # goes on behind tokens that end a sequence
     "logit_bias",
     "logprobs",
     "min_p",
+    "min_tokens",
     "penalties",  # presence and frequency
     "prompt_logprobs",
     "repetition_penalty",

@@ -32,9 +32,11 @@ _PING_S = 1.0
 _ABILITIES: frozenset[Ability] = frozenset(
     (
         "continuation",
+        "ignore_eos",
         "logit_bias",
         "logprobs",
         "min_p",
+        "min_tokens",
         "penalties",
         "repetition_penalty",
         "seed",
