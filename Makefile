@@ -18,7 +18,7 @@ SIDE_BY_SIDE = $(if $(FORKED),,-n $(JOBS) --dist loadfile --no-loadscope-reorder
 # tests that measure time run when no other runs: forked processes see to it, xdist's get them in a second run
 BESIDE = $(if $(FORKED),, and not alone)
 # tests without a marker that needs a machine or a time of its own
-ORDINARY := not compose and not gpu and not models and not clients
+ORDINARY := not compose and not gpu and not models and not clients and not guests
 # tests outside of tests/chaos that have a long form, too
 LONG_FORMS := tests/e2e/test_cutoffs.py tests/e2e/test_overflow.py tests/e2e/clients/test_bad_demands.py \
 	tests/integration/engine/test_engine_fork_server.py tests/unit/engine/adapters/test_adapter_families.py \
@@ -51,7 +51,7 @@ MEASURED := $(BIN)/python -W "ignore:Unable to activate pytest branch coverage:R
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-models test-clients test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets compose-models pin-images newest audit sbom clean
+.PHONY: help install dev serve test chaos test-models test-clients test-guests test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets compose-models pin-images newest audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -84,6 +84,9 @@ test-models: dev ## every supported architecture in every mode against transform
 
 test-clients: dev ## client libraries of others against a real model: those of `make test`, and nine in environments of their own (one needs Node.js)
 	$(BIN)/python -m pytest -m "" tests/clients tests/e2e/clients/test_clients.py $(ARGS)
+
+test-guests: dev ## the contract of the engine port with engines of others, and what is tested with them alone
+	$(BIN)/python -m pytest -m guests $(ARGS)
 
 test-gpu: dev ## the tests that need a CUDA device and a CUDA build of torch
 	$(BIN)/python -m pytest -m gpu $(ARGS)

@@ -172,7 +172,7 @@ def _ranks(groups: list[dict[str, Any]]) -> Table:
                 str(group.get("group")),
                 str(rank.get("rank")),
                 state_text(str(rank.get("state"))),
-                " on ".join(filter(None, (str(rank.get("pid")), rank.get("host")))),
+                " on ".join(filter(None, (str(rank.get("pid", "-")), rank.get("host")))),
                 str(rank.get("steps")),
                 f"{memory / 2**20:.0f} MiB" if memory else "-",
                 f"{load_s:.2f} s" if load_s else "-",

@@ -124,7 +124,7 @@ class GuestEngine:
         """Return one row, with what the guest says of itself."""
         state = "ready" if self._facts is not None else "stopped" if self._failure is _STOPPED else "failed"
         row: dict[str, object] = {"rank": 0, "state": state, "steps": self._steps, "engine": "guest"}
-        return [row | {"open": len(self._streams)} | self._guest.status()]
+        return [row | {"streams": len(self._streams)} | self._guest.status()]
 
     def step_times(self) -> StepTimes | None:
         """Return None: nobody records what a guest spends its time on."""

@@ -241,7 +241,7 @@ async def test_a_stop_ends_the_step_and_may_come_twice(guest: ScriptedGuest, eng
     with pytest.raises(EngineFailed, match="stopped"):
         await step
     assert engine.status() == [
-        {"rank": 0, "state": "stopped", "steps": 1, "engine": "guest", "open": 0, "guest": "scripted"}
+        {"rank": 0, "state": "stopped", "steps": 1, "engine": "guest", "streams": 0, "guest": "scripted"}
     ]
 
 
