@@ -77,9 +77,13 @@ class Watched:
         return all(self.end(seq_id) for seq_id in seq_ids)
 
 
-def stub_guest(folder: Path, arguments: str = "", *, silence_s: float = 30.0, ping_s: float = 1.0) -> Watched:
-    """A guest of the stand-in."""
-    options = VllmOptions(
+def stub_options(folder: Path, arguments: str = "", silence_s: float = 30.0) -> VllmOptions:
+    """The environment of the stand-in, and a model."""
+    return VllmOptions(
         vllm_python=stub_python(folder), vllm_args=arguments, model=stub_model(folder), silence_s=silence_s
     )
-    return Watched(VllmGuest(options, ping_s=ping_s))
+
+
+def stub_guest(folder: Path, arguments: str = "", *, silence_s: float = 30.0, ping_s: float = 1.0) -> Watched:
+    """A guest of the stand-in."""
+    return Watched(VllmGuest(stub_options(folder, arguments, silence_s), ping_s=ping_s))
