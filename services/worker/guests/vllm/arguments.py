@@ -49,5 +49,9 @@ def split_arguments(text: str) -> list[str]:
 
 
 def engine_arguments(text: str) -> list[str]:
-    """Return the arguments for vLLM's parser: ours that an operator may replace, then the given ones."""
-    return ["--generation-config", "vllm", "--max-logprobs", str(MAX_LOGPROBS), *split_arguments(text)]
+    """Return the arguments for vLLM's parser: ours, of which the given ones replace all but the first.
+
+    Its statistics cost time in each step, and nobody reads them here.
+    """
+    own = ["--generation-config", "vllm", "--disable-log-stats", "--max-logprobs", str(MAX_LOGPROBS)]
+    return own + split_arguments(text)
