@@ -26,8 +26,9 @@ from tests.kits.guests.scripted import ABLE, LETTERS, ScriptedGuest
 from tests.kits.guests.vllm_guest import stub_options
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
-# beside the abilities of guests. masks: it takes those of our grammars. model: it is one, whose tokens differ
-Feature = Literal["masks", "model"]
+# beside the abilities of guests. masks: it takes those of our grammars. model: it is one, its tokens differ.
+# rebuilt: it knows the state of seeds and penalties behind tokens that another engine gave
+Feature = Literal["masks", "model", "rebuilt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ _NULL: frozenset[Ability | Feature] = frozenset({"continuation", "deterministic"
 _VLLM = (_ALL - {"adapters", "embeddings", "grammar", "prompt_logprobs"}) | {"model"}
 ENGINES: dict[str, PortEngine] = {
     "null": PortEngine(_null, _NULL),
-    "ranks": PortEngine(_ranks, _ALL | {"masks", "model"}, marks=(pytest.mark.sources,)),
+    "ranks": PortEngine(_ranks, _ALL | {"masks", "model", "rebuilt"}, marks=(pytest.mark.sources,)),
     "scripted guest": PortEngine(lambda: _scripted(1), ABLE),
     "scripted guest in bursts": PortEngine(lambda: _scripted(5), ABLE),
     "vLLM's process": PortEngine(_vllm_stub, ABLE),

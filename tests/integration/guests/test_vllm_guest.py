@@ -81,9 +81,9 @@ async def test_sequences_run_beside_each_other_and_end_as_asked(watched: Watched
 
 
 async def test_log_probabilities_are_the_chosen_tokens_and_the_likeliest(watched: Watched) -> None:
-    watched.guest.open(sequence(1, [10], 1, logprobs=1))
-    watched.guest.open(sequence(2, [10], 1, logprobs=3))
-    watched.guest.open(sequence(3, [10], 1, logprobs=0))
+    watched.guest.open(sequence(1, [10], 1, logprobs=1, temperature=1.0))
+    watched.guest.open(sequence(2, [10], 1, logprobs=3, temperature=1.0))
+    watched.guest.open(sequence(3, [10], 1, logprobs=0, temperature=1.0))
     await until(lambda: watched.has_ended(1, 2, 3))
     tops = {seq_id: watched.parts[seq_id][0].sampled[0] for seq_id in (1, 2, 3)}
     assert [one.logprob for one in tops.values()] == [-1.5, -1.5, -1.5]

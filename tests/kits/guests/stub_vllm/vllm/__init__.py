@@ -250,19 +250,20 @@ def run_core(pipe: Connection, step_s: float, error: str) -> None:
 
 
 def _completion(tokens: list[int], finished: str | None, fields: dict[str, Any]) -> types.SimpleNamespace:
-    """The chosen token has the second rank; the likeliest is the one after it."""
+    """The chosen token is the likeliest if it is greedy, else the second."""
     logprobs = None
     if "logprobs" in fields:
-        entries = [{token: (-1.5, 2), token + 1: (-0.5, 1), token + 2: (-2.5, 3)} for token in tokens]
-        most = max(fields["logprobs"], 2)
-        logprobs = [
-            {
-                token: types.SimpleNamespace(logprob=value, rank=rank)
-                for token, (value, rank) in entry.items()
-                if rank <= most
-            }
-            for entry in entries
-        ]
+        ranks = (1, 2) if fields["temperature"] == 0 else (2, 1)
+        logprobs = []
+        for token in tokens:
+            ranked = zip((token, token + 1, token + 2), (*ranks, 3), strict=True)
+            logprobs.append(
+                {
+                    token_id: types.SimpleNamespace(logprob=0.5 - rank, rank=rank)
+                    for token_id, rank in ranked
+                    if rank <= max(fields["logprobs"], ranks[0])
+                }
+            )
     return types.SimpleNamespace(token_ids=tokens, finish_reason=finished, logprobs=logprobs)
 
 
