@@ -72,7 +72,7 @@ async def test_sequences_run_beside_each_other_and_end_as_asked(watched: Watched
     guest.open(sequence(1, [10, 20], 3))
     guest.open(sequence(2, [10, 20], 9, eos_ids=[23], stop_token_ids=[300]))
     guest.open(sequence(3, [10, 20], 5, eos_ids=[22], ignore_eos=True))
-    guest.open(sequence(4, [10, 20], 9, so_far=[21, 22], eos_ids=[24], min_tokens=3))
+    guest.open(sequence(4, [10, 20], 9, so_far=[21, 22], eos_ids=[24], min_tokens=4))
     await until(lambda: watched.has_ended(1, 2, 3, 4))
     assert (watched.tokens(1), watched.end(1)) == ([21, 22, 23], "length")
     assert (watched.tokens(2), watched.end(2)) == ([21, 22, 23], "stop")

@@ -7,5 +7,5 @@ class RefusedError(Exception):
 
 def one_line(error: BaseException) -> str:
     """Return an error's text in one line, with its type if that says more."""
-    text = " ".join(str(error).split())
+    text = " ".join(str(error).split()).partition(" [type=")[0]  # behind it pydantic shows its input
     return text if isinstance(error, RefusedError) else f"{type(error).__name__}: {text}"
