@@ -39,7 +39,9 @@ def vllm_options(arguments: str = ARGUMENTS) -> VllmOptions:
     """The environment and the model that the variables name; skips the test if they name none."""
     if not os.environ.get(PYTHON) or not os.environ.get(MODEL):
         pytest.skip(f"{PYTHON} names no interpreter with vLLM, or {MODEL} no model in Hugging Face format")
-    return VllmOptions(vllm_python=os.environ[PYTHON], vllm_args=arguments, model=os.environ[MODEL])
+    return VllmOptions(
+        vllm_python=os.environ[PYTHON], vllm_args=arguments, model=os.environ[MODEL], silence_s=30.0
+    )
 
 
 def real_guest(arguments: str = ARGUMENTS) -> Watched:

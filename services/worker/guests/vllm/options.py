@@ -28,5 +28,5 @@ class VllmOptions(VllmSettings):
     """
 
     model: str
-    silence_s: float = 30.0
+    silence_s: float
     stop_timeout_s: float = 5.0
