@@ -9,6 +9,7 @@ from typing import Any
 
 from services.worker.guests.port import GuestSequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
+from shared.guest_needs import has_seed
 
 _SEEDS = 2**63
 
@@ -50,7 +51,7 @@ def vllm_sampling(sequence: GuestSequence, vocab_size: int) -> dict[str, Any]:
     bias = {token_id: value for token_id, value in sampling.logit_bias.items() if token_id < vocab_size}
     if bias:
         fields["logit_bias"] = bias
-    if sampling.temperature:
+    if sampling.temperature and has_seed(sampling):  # vLLM draws for such sequences one by one
         fields["seed"] = _seed(sampling, new.choice, _num_generated(sequence))
     if sampling.logprobs >= 0:
         fields["logprobs"] = sampling.logprobs

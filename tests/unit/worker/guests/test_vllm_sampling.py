@@ -71,8 +71,10 @@ def test_seeds_differ_between_choices_and_after_a_resumption() -> None:
     assert seed(1, [4]) == seeds[3]
 
 
-def test_greedy_sequences_have_no_seed() -> None:
-    assert "seed" not in fields(seed=3)
+def test_only_a_seed_that_matters_is_handed_on() -> None:
+    assert fields(temperature=1.0, seed=3, seed_given=True)["seed"] == 3
+    assert "seed" not in fields(temperature=1.0, seed=3, seed_given=False)  # the gateway drew it
+    assert "seed" not in fields(seed=3)  # it is greedy
 
 
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
