@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from shared.errors import InvalidRequest, RyzError, Unavailable
-from shared.messages import GenerateRequest, GuestCard, ResumePoint, Sampling, SamplingDefaults
+from shared.messages import GenerateRequest, GuestCard, ResumePoint, Sampling, SamplingDefaults, ToolUse
 
 GUEST_CANNOT: Final = "guest_cannot"  # the reason of the refusal
 DETERMINISTIC: Final = "deterministic"
@@ -75,14 +75,20 @@ def needs_of(request: GenerateRequest, *, adapter: bool = False) -> dict[str, st
         needs.setdefault("prompt_logprobs", "echo" if request.echo else "prompt_only")
     if request.structured is not None:
         needs["grammar"] = "structured"
-    elif (tools := request.tools) is not None and tools.choice != "none":
-        if tools.choice != "auto" or any(tool.strict for tool in tools.tools):
-            needs["grammar"] = "tools"
+    elif request.tools is not None and _are_enforced(request.tools):
+        needs["grammar"] = "tools"
     if request.resume is not None and any(request.resume.token_ids):
         needs["continuation"] = "resume"
         if state := _state_of(request, needs):
             needs[REBUILT_STATE] = state
     return needs
+
+
+def _are_enforced(tools: ToolUse) -> bool:
+    """Returns whether a grammar has to enforce calls; where it is only a help, guests do without."""
+    return tools.choice in ("required", "named") or (
+        tools.choice == "auto" and any(tool.strict for tool in tools.tools)
+    )
 
 
 def _needs_of_sampling(sampling: Sampling) -> dict[str, str]:

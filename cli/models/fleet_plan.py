@@ -120,8 +120,10 @@ def _row(name: str, needs: "ModelNeeds", sizing: "Sizing") -> dict[str, Any]:
 
 def _remote_row(model: "ServedModel") -> dict[str, Any]:
     """The row of a model that a server computes: it needs no ranks, and no memory for weights and KV here."""
-    nothing = ("parameters", "tensor_parallel", "ranks", "threads", "kv_cache_tokens", "weights_bytes", "kv_bytes",
-               "process_bytes", "bytes")  # fmt: skip
+    nothing = (
+        "parameters", "tensor_parallel", "ranks", "threads", "kv_cache_tokens", "weights_bytes", "kv_bytes",
+        "process_bytes", "bytes",
+    )  # fmt: skip
     named = {"name": model.name, "groups": model.entry.groups, "precision": "remote", "weights_shared": False}
     return dict.fromkeys(nothing, 0) | named | {"remote": model.entry.remote}
 

@@ -91,10 +91,10 @@ def settle_sizing(
     models = with_reserved(models, machine.cores, declared)
     check_beside(models, declared)
     settled = _settle_open(options, own_models(models), declared, machine)
-    settled = replace(settled, models=settled_remote(models, settled.models))
-    cores = assign_cores(settled.models, usable_nodes())
-    said = [settled.text, *describe_remote(models), *describe_cores(settled.models, cores)]
-    return replace(settled, cores=cores, text="\n".join(filter(None, said)))
+    everything = settled_remote(models, settled.models)
+    cores = assign_cores(everything, usable_nodes())
+    said = settled.text, *describe_remote(models), *describe_cores(everything, cores)
+    return replace(settled, models=everything, cores=cores, text="\n".join(filter(None, said)))
 
 
 def _settle_open(
@@ -105,9 +105,8 @@ def _settle_open(
         return Settled(settled_vllm(models), "", options.redis_memory_share)
     if is_null(options, models):
         declared.refuse_problems()
-        settled = tuple(settled_null(model) for model in models)
         plan = null_plan(models, machine) if comes_and_goes(models) else None
-        return Settled(settled, "", options.redis_memory_share, on_demand=plan)
+        return Settled(tuple(map(settled_null, models)), "", options.redis_memory_share, on_demand=plan)
     machine = replace(machine, reserved_cores=num_reserved(models))
     named = examine(options, models, machine, declared)
     declared.refuse_problems()

@@ -1,7 +1,6 @@
 """`ryz worker`: its options. `remote_group.py` plans the group's process, `run.py` runs it."""
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from typer import Option
@@ -37,8 +36,9 @@ class WorkerOptions:
     tokenizer: Annotated[
         str,
         Option(
-            help="The model's tokenizer and chat template: a Hugging Face directory (weights may be missing), "
-            "a GGUF file, or a name as for `ryz up --model`.  [default: the catalogue's model of --model]",
+            help="The model's tokenizer and chat template: a Hugging Face directory (weights may be "
+            "missing), a GGUF file, or a name as for `ryz up --model`.  [default: the catalogue's model of "
+            "--model]",
             metavar="NAME|PATH",
             envvar="RYZ_MODEL",
             show_default=False,

@@ -93,9 +93,7 @@ def plan_group(options: WorkerOptions, url: str) -> GroupPlan:
     if options.max_running:
         env["RYZ_MAX_RUNNING"] = str(options.max_running)
         env["RYZ_TOKEN_BUDGET"] = str(max(512, options.max_running))
-    return GroupPlan(
-        group, options.model, options.remote, env, port, url, state_dir, options.start_timeout_s
-    )
+    return GroupPlan(group, options.model, options.remote, env, port, url, state_dir, options.start_timeout_s)
 
 
 def default_group(remote: str, model: str) -> str:
@@ -120,8 +118,8 @@ def _tokenizer(options: WorkerOptions) -> Path:
         given = options.model
     if not given:
         fail(
-            f"`--tokenizer` is missing: name the tokenizer of {options.model}, a Hugging Face directory or a GGUF "
-            "file. Weights are not needed.",
+            f"`--tokenizer` is missing: name the tokenizer of {options.model}, a Hugging Face directory or a "
+            "GGUF file. Weights are not needed.",
             2,
         )
     path = find_model(Path(given), "null", 1, pull=options.pull)  # no rank reads its weights

@@ -82,8 +82,8 @@ async def _is_ready(
             return False
         if asyncio.get_running_loop().time() > deadline:
             fail(
-                f"Group {plan.group} was not ready within {plan.start_timeout_s:g} s (`--start-timeout`). {plan.log} "
-                f"ends with:\n{log_tail(plan.log)}"
+                f"Group {plan.group} was not ready within {plan.start_timeout_s:g} s (`--start-timeout`). "
+                f"{plan.log} ends with:\n{log_tail(plan.log)}"
             )
     return True
 
@@ -95,8 +95,9 @@ async def _ready_line(plan: GroupPlan) -> str:
     guest: dict[str, Any] = next(details, {}).get("guest") or {}
     can, lacks = (", ".join(guest.get(name, ())) or "nothing" for name in ("can", "lacks"))
     return (
-        f"Ready: group {plan.group} serves {plan.model} by {guest.get('name', 'a guest')} at {redact(plan.remote)} "
-        f"(can: {can}; cannot: {lacks}; broker {redact(plan.nats_url)}, log {plan.log}). Ctrl-C ends it."
+        f"Ready: group {plan.group} serves {plan.model} by {guest.get('name', 'a guest')} at "
+        f"{redact(plan.remote)} (can: {can}; cannot: {lacks}; broker {redact(plan.nats_url)}, log "
+        f"{plan.log}). Ctrl-C ends it."
     )
 
 

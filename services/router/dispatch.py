@@ -189,7 +189,7 @@ class Dispatcher:
         avoid = duplicates.get((tenant, request_id, attempt - 1), now) if attempt else None
         avoid = avoid or incoming.lost_group
         needs = partial(guest_needs, incoming.data, adapter=bool(facts.adapter))
-        view = self._fleet.view(facts.model, now, avoid, facts.weights, facts.adapter, needs)
+        view = self._fleet.view(facts.model, now, avoid, facts.weights, facts.adapter, needs=needs)
         spent = self._state.credits.spent_at(incoming.party, view.names, now)
         if spent:
             facts = replace(facts, spent=spent)

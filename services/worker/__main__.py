@@ -262,7 +262,10 @@ async def setup(
     except EngineFailed as error:
         raise Unavailable(f"the engine does not start: {error}", reason="engine_failed") from error
 
-    for rank in engine.status():
+    guest = leader.guest
+    if guest is not None:
+        log.info("the guest is ready", guest=guest.name, lacks=guest.lacks)
+    for rank in engine.status() if guest is None else ():
         log.info("a rank is ready", **rank)
 
     async def drain() -> None:

@@ -89,8 +89,8 @@ class Sampling(SamplingDefaults, frozen=True, kw_only=True):
     seed_given: Annotated[
         bool | None,
         msgspec.Meta(
-            description="Whether the caller chose the seed, and gets no answer of a group that has none. None: "
-            "it did if the seed is not 0."
+            description="Whether the caller chose the seed, and gets no answer of a group that has none. "
+            "None: it did if the seed is not 0."
         ),
     ] = None
     n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES)] = 1

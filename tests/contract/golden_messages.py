@@ -46,12 +46,13 @@ ACCEPTED = m.Accepted(
     fingerprint="abcd",
     session_version=3,
     sampling=DEFAULTS,
+    resumed="text",
 )
 TOKENS = m.Tokens(request_id="r-1", attempt=1, seq=1, deltas=[DELTA], prompt=m.Usage(prompt_tokens=12))
 OUTCOME = m.SessionOutcome(
     state="continued", turns=3, version=4, stored="not_stored", reason="too_large", replaced=True
 )
-DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE, session=OUTCOME)
+DONE = m.Done(request_id="r-1", attempt=1, seq=2, usage=USAGE, session=OUTCOME, resumed="text")
 FAILED = m.Failed(
     request_id="r-1", attempt=1, seq=2, code="overloaded", message="full", data={"retry_after_s": 1.5},
     resumable=True, usage=m.Usage(prompt_tokens=3),
@@ -83,15 +84,17 @@ TOOLS = m.ToolUse(tools=[TOOL], choice="named", name="weather", parallel=False, 
 STRUCTURED = m.StructuredOutput(kind="choice", definition="x", choices=["yes", "no"])
 TEMPLATE = m.TemplateOptions(reasoning_effort="low", variables='{"enable_thinking": false}')
 EMBEDDING = m.EmbeddingOptions(pooling="mean", normalize=False, dimensions=64)
+GUEST = m.GuestCard(name="vLLM 0.32", lacks=["seed"])
 SAMPLING = m.Sampling(
     temperature=0.5, top_p=0.9, top_k=40, min_p=0.05, repetition_penalty=1.1, presence_penalty=0.25,
     frequency_penalty=-0.25, logit_bias={7: -100.0}, seed=2**63 - 1, n=2, max_tokens=16, stop=["\n"],
     ignore_eos=True, logprobs=5, stop_token_ids=[7], min_tokens=2, prompt_logprobs=3,
+    seed_given=True,
 )  # fmt: skip
 SESSION = m.SessionRef(session_id="s1", given=False, mode="append", if_version=3, must_exist=True)
 RESUME = m.ResumePoint(
     token_ids=[pack_tokens([1, 2]), b""], next_seq=5, fingerprint="abcd", session_version=3,
-    prompt_logprobs=4, prompt_text=5, prompt_ids=6,
+    prompt_logprobs=4, prompt_text=5, prompt_ids=6, resumed="text",
 )  # fmt: skip
 LIMITS = m.Limits(
     requests_per_minute=60, tokens_per_minute=9000, running=4, tokens_per_day=10**6, tokens_per_month=10**7,
@@ -265,9 +268,10 @@ EXAMPLES: list[m.Wire] = [
     m.Heartbeat(
         group="g0", instance_id="i1", seq=9, interval_ms=100, state="ready", model=CARD, load=LOAD,
         tensor_parallel=2, weight=0.5, accepted_total=77, kv=KV_RATES, ended_total=70,
-        broken_total=2, vitals=VITALS, adapters=[ADAPTER.fingerprint],
+        broken_total=2, vitals=VITALS, adapters=[ADAPTER.fingerprint], guest=GUEST,
     ),
     VITALS,
+    GUEST,
     m.GroupDown(
         group="g0", instance_id="leader-1", reason="disconnected", router_id="router-1", cause="ended"
     ),

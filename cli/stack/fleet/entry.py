@@ -82,8 +82,8 @@ class ModelEntry(BaseModel):
     source: Source
     """A name of the catalogue, hf:OWNER/NAME, a Hugging Face directory or a GGUF file, as for `--model`."""
     remote: Annotated[str, AfterValidator(_check_remote)] = ""
-    """Address of an OpenAI-compatible server that computes it, such as `http://10.0.0.5:8000` (docs/guests.md).
-    Then `source` only gives the tokenizer and the chat template, and weights may be missing there."""
+    """Address of an OpenAI-compatible server that computes it, such as `http://10.0.0.5:8000`; see
+    docs/guests.md. Then `source` only gives tokenizer and chat template; weights may be missing there."""
     remote_model: Annotated[str, StringConstraints(max_length=256)] = ""
     """Its name at that server. Left out: `name`."""
     key_file: Annotated[str, StringConstraints(max_length=4096)] = ""
@@ -186,7 +186,9 @@ class ModelEntry(BaseModel):
         unset = type(self).model_fields
         for name in _OF_OWN if self.remote else ():
             if getattr(self, name) != unset[name].default:
-                raise ValueError(f"`{name}` is for models that are computed here, and `remote` is not: leave it out")
+                raise ValueError(
+                    f"`{name}` is for models that are computed here, and `remote` is not: leave it out"
+                )
         return self
 
     @property

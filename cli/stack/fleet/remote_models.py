@@ -1,4 +1,4 @@
-"""Models of a models file that servers of others compute: they take no cores, and no memory for weights or KV.
+"""Models of a file that servers of others compute: they take no cores, and no memory for weights or KV.
 
 `ModelEntry.remote` names the server. The other choices of a start (`sizing.py`) are made without them.
 """
@@ -12,8 +12,8 @@ from cli.stack.sizing_text import count_words
 from services.worker.guests.remote.options import RemoteOptions
 
 _COMES_AND_GOES = (
-    "in a file whose models come and go (`load`, `sleep_after_s`, `min_groups`) all are computed here: start its "
-    "group beside the stack with `ryz worker --remote`"
+    "in a file whose models come and go (`load`, `sleep_after_s`, `min_groups`) all are computed here: start "
+    "its group beside the stack with `ryz worker --remote`"
 )
 
 
@@ -80,5 +80,7 @@ def with_key_file(declared: Declaration, model: ServedModel) -> ServedModel:
     if declared.file is not None and not path.is_absolute():
         path = declared.file.absolute().parent / path
     if not path.is_file():
-        declared.add_entry_problem(model.number, "key_file", f"there is no file {path}: name the server's key")
+        declared.add_entry_problem(
+            model.number, "key_file", f"there is no file {path}: name the server's key"
+        )
     return model.with_values(key_file=str(path))

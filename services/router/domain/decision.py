@@ -117,6 +117,7 @@ class FleetView:
         away: Mapping[str, str] | None = None,
         models: Sequence[str] = (),
         adapter: str = "",
+        *,
         unable: Unable | None = None,
     ) -> None:
         self.model = model

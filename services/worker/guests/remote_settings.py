@@ -62,9 +62,12 @@ def read_key(file: str) -> str:
             key = opened.read(_MAX_KEY_BYTES).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         why = getattr(error, "strerror", None) or "it is no text"
-        raise InvalidRequest(f"RYZ_REMOTE_KEY_FILE: {file} cannot be read: {why}", param="remote_key_file") from error
+        raise InvalidRequest(
+            f"RYZ_REMOTE_KEY_FILE: {file} cannot be read: {why}", param="remote_key_file"
+        ) from error
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise InvalidRequest(
-            f"RYZ_REMOTE_KEY_FILE: {file} must hold one key, on one line, without spaces", param="remote_key_file"
+            f"RYZ_REMOTE_KEY_FILE: {file} must hold one key, on one line, without spaces",
+            param="remote_key_file",
         )
     return key

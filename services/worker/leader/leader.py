@@ -25,7 +25,7 @@ from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_lines import TurnLines
 from services.worker.leader.subscriptions import Subscriptions
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
-from shared.messages import Load, State
+from shared.messages import GuestCard, Load, State
 from shared.usage.ledger import UsageLedger
 
 log = structlog.get_logger(__name__)
@@ -134,6 +134,11 @@ class Leader:
         await parts.engine.engine.stop()
         if parts.draft_engine is not None:
             await parts.draft_engine.stop()
+
+    @property
+    def guest(self) -> GuestCard | None:
+        """The engine of others that computes; None: an engine of ours."""
+        return self.parts.engine.facts.guest
 
     def load(self) -> Load:
         """Returns how busy the group is now."""

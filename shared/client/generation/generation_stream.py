@@ -133,7 +133,7 @@ class GenerationStream:
 
     @property
     def resumed(self) -> Resumed:
-        """Once the answer has ended: `text` if several engines wrote it, and one need not have written it so."""
+        """Once the answer has ended: `text` if several engines wrote it; see `Done`."""
         return self.state.answer.resumed
 
     @property

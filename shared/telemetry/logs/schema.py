@@ -133,6 +133,7 @@ OF_PROCESSES = {
         task="the name of a task in the process",
         kind="the kind of a failure",
         engine="the kind of engine, if it is no ordinary one",
+        guest="the engine of others behind a group",
         kernels="what a rank computes with",
         why_plain="why it has no compiled kernels",
         signal="the signal that ended a process",
@@ -236,7 +237,11 @@ OF_TROUBLE = {
         TEXTS,
         models="the models that a host offers",
     ),
-    **_fields(TEXTS, places="lines of code that hold memory, or whose memory has grown"),
+    **_fields(
+        TEXTS,
+        places="lines of code that hold memory, or whose memory has grown",
+        lacks="what a guest cannot do",
+    ),
     **_fields(TEXTS, stack="frames of the threads of a process that a signal ended"),
     **_fields(STACKS, exception="type, text and frames of an exception and its causes, without variables"),
 }

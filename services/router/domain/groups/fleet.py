@@ -191,13 +191,12 @@ class Fleet:
 
     def take_losses(self) -> list[Loss]:
         """The losses since the last call, in order."""
-        losses = list(self._losses)
-        self._losses.clear()
+        losses, self._losses = list(self._losses), deque(maxlen=self._losses.maxlen)
         return losses
 
     def view(
         self, model: str, now: float, avoid: str = "", weights: str = "", adapter: str = "",
-        needs: Needs = no_needs,
+        *, needs: Needs = no_needs,
     ) -> FleetView:  # fmt: skip
         """The groups of a model as of now; use it before the fleet changes.
 
@@ -210,7 +209,7 @@ class Fleet:
             adapter: The fingerprint of the adapter that the request runs with; empty: none.
             needs: Guests that lack one of these are left out.
         """
-        standing = split_by_standing(self._groups.values(), model, now, avoid, weights, needs)
+        standing = split_by_standing(self._groups.values(), model, now, avoid, weights, needs=needs)
         known = standing.ready or standing.away
         models = () if known else tuple(card.name for card in self.models(now))
         lead = self.work.leads(standing.ready.values(), now)

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from services.router.domain.decision import UNABLE, FleetView, GroupView, Unable
 from services.router.domain.groups.group import Group
 from services.router.domain.rendezvous import preferred
-from shared.guest_needs import lack_of
-
+from shared.guest_needs import is_guest, lack_of
 
 Needs = Callable[[], Mapping[str, str]]  # of a request, with the fields that ask for it
 
@@ -93,7 +92,7 @@ class Standings(NamedTuple):
 
 
 def split_by_standing(
-    groups: Iterable[Group], model: str, now: float, avoid: str, weights: str, needs: Needs
+    groups: Iterable[Group], model: str, now: float, avoid: str, weights: str, *, needs: Needs
 ) -> Standings:
     """Sorts the groups of a model; `needs` is called once, and only if one of them is a guest's."""
     ready: dict[str, Group] = {}
@@ -122,12 +121,18 @@ def split_by_standing(
         ready = doubtful
         for name in doubtful:
             del away[name]
-    if weights and any(group.heartbeat.model.fingerprint == weights for group in ready.values()):
-        others = [name for name, one in ready.items() if one.heartbeat.model.fingerprint != weights]
-        for name in others:
-            del ready[name]
-            away[name] = "other_weights"
+    for name in _with_other_weights(ready, avoid, weights) if weights else ():
+        del ready[name]
+        away[name] = "other_weights"
     if len(ready) > 1 and avoid in ready:
         del ready[avoid]
         away[avoid] = "avoided"
     return Standings(ready, away, unable)
+
+
+def _with_other_weights(ready: Mapping[str, Group], avoid: str, weights: str) -> Collection[str]:
+    """The groups that are left out since others have the weights that began an answer."""
+    equal = {name for name, group in ready.items() if group.heartbeat.model.fingerprint == weights}
+    if is_guest(weights):  # the one that lost the stream may still be ready
+        equal.discard(avoid)
+    return ready.keys() - equal if equal else ()

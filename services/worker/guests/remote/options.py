@@ -60,7 +60,9 @@ def check_options(options: RemoteOptions) -> None:
         host = parts.hostname or ""
         _ = parts.port  # raises ValueError
     except ValueError as error:
-        raise InvalidRequest(f"the address of the remote server cannot be read: {error}", param="url") from error
+        raise InvalidRequest(
+            f"the address of the remote server cannot be read: {error}", param="url"
+        ) from error
     if parts.username is not None or parts.password is not None:
         raise InvalidRequest(
             f"the address of {options.host} has a user or password in it; give the key by a file",

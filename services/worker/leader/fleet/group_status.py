@@ -92,7 +92,7 @@ class GroupStatus:
         }
 
     def _guest(self) -> dict[str, object]:
-        """Returns the engine of others that computes, with what it can do and lacks; nothing if it is ours."""
+        """Returns the engine of others that computes, with what it can and lacks; nothing if it is ours."""
         guest = self._engine.facts.guest
         if guest is None:
             return {}

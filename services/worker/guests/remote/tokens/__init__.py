@@ -1,0 +1,1 @@
+"""Tokens to texts and back, without a lost, doubled or wrong character."""

@@ -1,0 +1,1 @@
+"""HTTP, events and the APIs that remote servers speak."""

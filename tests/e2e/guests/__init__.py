@@ -1,0 +1,1 @@
+"""Stacks with groups in front of servers of others."""
