@@ -25,7 +25,7 @@ from cli.stack.fleet.plan_text import (
     refuse_start,
 )
 from cli.stack.fleet.remote_models import check_beside, describe_remote, own_models, settled_remote
-from cli.stack.fleet.vllm_models import settled_vllm
+from cli.stack.fleet.without_ranks import settled_null, settled_vllm
 from cli.stack.machine_facts import machine_facts, measure_model
 from cli.stack.memory_needs import (
     MAX_RUNNING,
@@ -45,7 +45,6 @@ from shared.host.cores_and_memory import available_bytes, total_bytes, usable_co
 from shared.host.numa_nodes import usable_nodes
 
 DOES_NOT_FIT = 1  # exit code for models of a file
-NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +172,6 @@ def examine(
     for model, text in too_large:
         declared.add_entry_problem(model.number, "source", text, exit_code)
     return found
-
-
-def settled_null(model: ServedModel) -> ServedModel:
-    """Return a model of which groups compute nothing."""
-    entry = model.entry
-    groups = entry.groups or max(NULL_GROUPS, entry.min_groups)
-    ranks = entry.tensor_parallel or NULL_RANKS
-    return model.with_values(groups=groups, tensor_parallel=ranks, threads=entry.threads or 1)
 
 
 def _settle_on_demand(

@@ -1,10 +1,20 @@
-"""Models that vLLM computes, `ryz up --engine vllm`: it takes memory and cores by its own arguments."""
+"""Models that no ranks of ours compute: the null engine takes nothing, vLLM what its own arguments say."""
 
 from collections.abc import Sequence
 
 from cli.console import fail
 from cli.stack.fleet.entry import ServedModel
 from cli.stack.fleet.on_demand import comes_and_goes
+
+NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
+
+
+def settled_null(model: ServedModel) -> ServedModel:
+    """Return a model of which groups compute nothing."""
+    entry = model.entry
+    groups = entry.groups or max(NULL_GROUPS, entry.min_groups)
+    ranks = entry.tensor_parallel or NULL_RANKS
+    return model.with_values(groups=groups, tensor_parallel=ranks, threads=entry.threads or 1)
 
 
 def settled_vllm(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
