@@ -95,7 +95,7 @@ class VllmChild:
         try:
             sampling = self._vllm.sampling_params(order.sampling)
             lora = self._adapters[order.adapter] if order.adapter else None
-            prompt = {"prompt_token_ids": order.token_ids}
+            prompt = {"type": "token", "prompt_token_ids": order.token_ids}
             async with aclosing(
                 self._engine.generate(prompt, sampling, str(seq_id), lora_request=lora)
             ) as outputs:
