@@ -25,7 +25,12 @@ def make_remote_engine(settings: WorkerSettings, model: Model) -> GuestEngine:
 def make_vllm_engine(settings: WorkerSettings) -> GuestEngine:
     """Make the engine in front of vLLM's own process."""
     given = settings.part(VllmSettings)
-    options = VllmOptions(**vars(given), model=settings.model, silence_s=settings.step_timeout_s)
+    options = VllmOptions(
+        **vars(given),
+        model=settings.model,
+        prefix_sharing=settings.prefix_sharing,
+        silence_s=settings.step_timeout_s,
+    )
     return GuestEngine(
         VllmGuest(options),
         max_running=settings.max_running,

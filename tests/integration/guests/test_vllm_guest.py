@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 
-from services.worker.guests.vllm.guest import VllmGuest
-from services.worker.guests.vllm.options import VllmOptions
 from services.worker.orchestrator.rank_process_handle import runs
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.rank_protocol.plan import Alternative
-from tests.kits.guests.vllm_guest import Watched, sequence, stub_guest, stub_model
+from tests.kits.guests.vllm_guest import Watched, sequence, stub_guest
 from tests.kits.waiting import until
 
+TELLS_SALT = 999
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tests look for processes in /proc")
 
 
@@ -108,6 +107,22 @@ async def test_a_closed_sequence_brings_nothing_more_and_the_others_go_on(watche
     assert (len(watched.tokens(1)), watched.end(1)) == (count, "")
     assert 4 not in watched.parts
     assert not watched.failures
+
+
+@pytest.mark.parametrize(
+    ("sharing", "salts"), [("tenant", [1, 5, 0]), ("all", [0, 0, 0]), ("off", [0, 0, 0])]
+)
+async def test_tenants_share_what_is_cached_if_they_may(
+    tmp_path: Path, sharing: str, salts: list[int]
+) -> None:
+    arguments = "--stub-without-cache" if sharing == "off" else ""
+    watched = stub_guest(tmp_path, arguments, prefix_sharing=sharing)
+    await watched.guest.start()
+    for seq_id, tenant in enumerate(["a", "other", ""]):
+        watched.guest.open(sequence(seq_id, [10, TELLS_SALT], 1, tenant=tenant))
+    await until(lambda: watched.has_ended(0, 1, 2))
+    assert [watched.tokens(seq_id)[0] for seq_id in range(3)] == salts
+    await watched.guest.stop()
 
 
 @pytest.mark.parametrize(
@@ -259,7 +274,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(tmp_path: Path) -> None:
     ],
 )
 async def test_an_interpreter_without_vllm_is_refused(tmp_path: Path, python: str, said: str) -> None:
-    guest = VllmGuest(VllmOptions(vllm_python=python, model=stub_model(tmp_path), silence_s=30.0))
+    guest = stub_guest(tmp_path, vllm_python=python).guest
     with pytest.raises(EngineRefused, match=said):
         await guest.start()
 

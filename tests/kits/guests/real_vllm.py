@@ -40,7 +40,11 @@ def vllm_options(arguments: str = ARGUMENTS) -> VllmOptions:
     if not os.environ.get(PYTHON) or not os.environ.get(MODEL):
         pytest.skip(f"{PYTHON} names no interpreter with vLLM, or {MODEL} no model in Hugging Face format")
     return VllmOptions(
-        vllm_python=os.environ[PYTHON], vllm_args=arguments, model=os.environ[MODEL], silence_s=30.0
+        vllm_python=os.environ[PYTHON],
+        vllm_args=arguments,
+        model=os.environ[MODEL],
+        prefix_sharing="tenant",
+        silence_s=30.0,
     )
 
 

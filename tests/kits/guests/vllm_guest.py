@@ -38,6 +38,7 @@ def sequence(
     so_far: list[int] | None = None,
     eos_ids: list[int] | None = None,
     adapter: str = "",
+    tenant: str = "",
     **sampling: Any,
 ) -> GuestSequence:
     """A sequence that is greedy unless `sampling` says otherwise."""
@@ -47,6 +48,7 @@ def sequence(
         prompt_len=len(prompt),
         sampling=EngineSampling(**{"temperature": 0.0, **sampling}),
         eos_ids=eos_ids or [],
+        tenant=tenant,
     )
     return GuestSequence(new=new, max_tokens=max_tokens, adapter=adapter)
 
@@ -77,13 +79,12 @@ class Watched:
         return all(self.end(seq_id) for seq_id in seq_ids)
 
 
-def stub_options(folder: Path, arguments: str = "", silence_s: float = 30.0) -> VllmOptions:
-    """The environment of the stand-in, and a model."""
-    return VllmOptions(
-        vllm_python=stub_python(folder), vllm_args=arguments, model=stub_model(folder), silence_s=silence_s
-    )
+def stub_options(folder: Path, arguments: str = "", **given: Any) -> VllmOptions:
+    """The environment of the stand-in, and a model, unless `given` says otherwise."""
+    own = {"vllm_python": stub_python(folder), "prefix_sharing": "tenant", "silence_s": 30.0}
+    return VllmOptions(**{**own, "vllm_args": arguments, "model": stub_model(folder), **given})
 
 
-def stub_guest(folder: Path, arguments: str = "", *, silence_s: float = 30.0, ping_s: float = 1.0) -> Watched:
+def stub_guest(folder: Path, arguments: str = "", *, ping_s: float = 1.0, **given: Any) -> Watched:
     """A guest of the stand-in."""
-    return Watched(VllmGuest(stub_options(folder, arguments, silence_s), ping_s=ping_s))
+    return Watched(VllmGuest(stub_options(folder, arguments, **given), ping_s=ping_s))

@@ -48,10 +48,13 @@ def split_arguments(text: str) -> list[str]:
     return arguments
 
 
-def engine_arguments(text: str) -> list[str]:
+def engine_arguments(text: str, *, shares: bool) -> list[str]:
     """Return the arguments for vLLM's parser: ours, of which the given ones replace all but the first.
 
     Its statistics cost time in each step, and nobody reads them here.
+
+    Args:
+        shares: Whether sequences may share what a prefix cache has.
     """
     own = ["--generation-config", "vllm", "--disable-log-stats", "--max-logprobs", str(MAX_LOGPROBS)]
-    return own + split_arguments(text)
+    return own + split_arguments(text) + ([] if shares else ["--no-enable-prefix-caching"])

@@ -81,7 +81,8 @@ class VllmGuest:
         if not self._options.vllm_python:
             raise EngineRefused("set RYZ_VLLM_PYTHON to the Python interpreter of an environment with vLLM")
         try:
-            arguments = engine_arguments(self._options.vllm_args)
+            shares = self._options.prefix_sharing != "off"
+            arguments = engine_arguments(self._options.vllm_args, shares=shares)
         except ValueError as error:
             raise EngineRefused(f"RYZ_VLLM_ARGS {error}") from error
         self._state, self._lost = "starting", ""
@@ -109,7 +110,8 @@ class VllmGuest:
             asyncio.get_running_loop().call_soon(self._deliver, SequencePart(seq_id, error=why))
             return
         fields = vllm_sampling(sequence, ready.vocab_size)
-        self._process.send(OpenSequence(seq_id, sequence.new.token_ids, fields, sequence.adapter))
+        salt = sequence.new.tenant if self._options.prefix_sharing == "tenant" else ""
+        self._process.send(OpenSequence(seq_id, sequence.new.token_ids, fields, sequence.adapter, salt))
 
     def close(self, seq_id: int) -> None:
         """See `Guest`."""

@@ -5,6 +5,8 @@ from typing import Annotated
 
 from pydantic import Field
 
+from services.worker.domain.blocks.names import PrefixSharing
+
 
 @dataclass(frozen=True, kw_only=True)
 class VllmSettings:
@@ -23,10 +25,12 @@ class VllmOptions(VllmSettings):
 
     Attributes:
         model: Its directory, or what else vLLM takes.
+        prefix_sharing: Which sequences share what its prefix cache has.
         silence_s: How long its engine may leave a ping without an answer, which comes between two steps.
         stop_timeout_s: How long it may take to end itself.
     """
 
     model: str
+    prefix_sharing: PrefixSharing
     silence_s: float
     stop_timeout_s: float = 5.0

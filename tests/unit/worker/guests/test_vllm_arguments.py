@@ -18,7 +18,8 @@ def test_arguments_are_split_as_a_shell_does() -> None:
 
 
 def test_given_arguments_come_behind_ours() -> None:
-    found = engine_arguments("--max-logprobs 50")
+    assert engine_arguments("", shares=False)[-1] == "--no-enable-prefix-caching"
+    found = engine_arguments("--max-logprobs 50", shares=True)
     assert found[-2:] == ["--max-logprobs", "50"]
     assert found[:2] == ["--generation-config", "vllm"]
 

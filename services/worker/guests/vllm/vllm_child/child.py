@@ -95,7 +95,7 @@ class VllmChild:
         try:
             sampling = self._vllm.sampling_params(order.sampling)
             lora = self._adapters[order.adapter] if order.adapter else None
-            prompt = {"type": "token", "prompt_token_ids": order.token_ids}
+            prompt = self._vllm.prompt_of(order)
             async with aclosing(
                 self._engine.generate(prompt, sampling, str(seq_id), lora_request=lora)
             ) as outputs:

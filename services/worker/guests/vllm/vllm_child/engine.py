@@ -16,7 +16,7 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from .errors import RefusedError, one_line
-from .messages import EngineReady, SequencePart, StartEngine
+from .messages import EngineReady, OpenSequence, SequencePart, StartEngine
 
 
 def make_engine(order: StartEngine) -> tuple[Any, dict[str, Any]]:
@@ -71,6 +71,12 @@ def ready_message(engine: Any, adapters: dict[str, Any]) -> EngineReady:
         adapters=list(adapters),
         kv_events=events.endpoint if events is not None and events.enable_kv_cache_events else "",
     )
+
+
+def prompt_of(order: OpenSequence) -> dict[str, Any]:
+    """Return a prompt as vLLM's renderer would have made it."""
+    prompt = {"type": "token", "prompt_token_ids": order.token_ids}
+    return prompt | {"cache_salt": order.salt} if order.salt else prompt
 
 
 def sampling_params(fields: dict[str, Any]) -> Any:

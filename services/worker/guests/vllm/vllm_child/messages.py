@@ -20,12 +20,18 @@ class StartEngine(msgspec.Struct, frozen=True, tag=True):
 
 
 class OpenSequence(msgspec.Struct, frozen=True, tag=True):
-    """A sequence; `sampling` has the fields of vLLM's `SamplingParams`."""
+    """A sequence.
+
+    Attributes:
+        sampling: The fields of vLLM's `SamplingParams`.
+        salt: Sequences with different ones share nothing of the prefix cache.
+    """
 
     seq_id: int
     token_ids: list[int]
     sampling: dict[str, Any]
     adapter: str
+    salt: str
 
 
 class CloseSequence(msgspec.Struct, frozen=True, tag=True):

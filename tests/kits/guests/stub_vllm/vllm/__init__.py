@@ -21,6 +21,7 @@ __version__ = "0.0.stub"
 VOCAB_SIZE = 1000
 BLOCK_SIZE = 32
 NUM_BLOCKS = 64
+TELLS_SALT = 999  # a prompt that ends with it is answered with the length of its salt
 _FIELDS = {
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "ignore_eos", "stop_token_ids", "max_tokens", "min_tokens", "logit_bias", "seed", "logprobs",
@@ -80,6 +81,8 @@ class AsyncEngineArgs:
         parser.add_argument("--generation-config", default="auto")
         parser.add_argument("--kv-events-config", type=json.loads)
         parser.add_argument("--disable-log-stats", action="store_true")
+        parser.add_argument("--no-enable-prefix-caching", action="store_true")
+        parser.add_argument("--stub-without-cache", action="store_true")  # it has to be asked for
         parser.add_argument("--stub-step-ms", type=float, default=2.0)
         parser.add_argument("--stub-load-s", type=float, default=0.0)
         parser.add_argument("--stub-core-error", default="")
@@ -95,6 +98,7 @@ class AsyncEngineArgs:
         if given.max_model_len > 8192:
             raise ValueError(f"max_model_len ({given.max_model_len}) is greater than 8192")
         assert given.skip_tokenizer_init
+        assert given.no_enable_prefix_caching == given.stub_without_cache
         assert given.generation_config == "vllm"
         events = given.kv_events_config and types.SimpleNamespace(**given.kv_events_config)
         return types.SimpleNamespace(
@@ -147,7 +151,7 @@ class AsyncLLM:
 
     async def generate(
         self,
-        prompt: dict[str, list[int]],
+        prompt: dict[str, Any],
         sampling: SamplingParams,
         request_id: str,
         *,
@@ -159,15 +163,18 @@ class AsyncLLM:
         limit = self.vllm_config.model_config.max_model_len - len(prompt["prompt_token_ids"])
         if limit <= 0:
             raise ValueError("The decoder prompt is longer than the maximum model length")
-        self._pipe.send(("open", request_id, prompt["prompt_token_ids"], sampling.fields, limit))
+        tokens = list(prompt["prompt_token_ids"])
+        if tokens[-1] == TELLS_SALT:
+            tokens[-1] = len(prompt.get("cache_salt", "")) - 1
+        self._pipe.send(("open", request_id, tokens, sampling.fields, limit))
         finished = None
         try:
             while not finished:
                 item = await queue.get()
                 if item is None:
                     raise EngineDeadError
-                tokens, finished = item
-                yield types.SimpleNamespace(outputs=[_completion(tokens, finished, sampling.fields)])
+                came, finished = item
+                yield types.SimpleNamespace(outputs=[_completion(came, finished, sampling.fields)])
         except GeneratorExit:
             await self.abort(request_id)
             raise
