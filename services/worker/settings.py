@@ -17,10 +17,10 @@ from services.worker.leader.options import LeaderSettings
 from services.worker.leader.sessions.record_limits import RecordMemory
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.orchestrator.options import RankProcessOptions
-from services.worker.rank_protocol.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.rank_protocol.kv_messages import Compression
 from services.worker.rank_protocol.page_policy import page_policy
 from services.worker.rank_protocol.run_config import EngineRunConfig, PrecisionChoice
+from services.worker.rank_protocol.starting.join_messages import MIN_TOKEN_LENGTH, split_address
 from services.worker.setting_types import TENANT, ToolFormatName
 from shared.messages.base import NOT_IN_NAMES
 from shared.setting_types import Share, ZeroToMinuteMs

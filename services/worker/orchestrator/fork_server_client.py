@@ -17,7 +17,7 @@ import msgspec
 from services.worker.forking.fork_here import can_fork, fork_module
 from services.worker.forking.forked_process import ForkedProcess
 from services.worker.orchestrator.rank_process_handle import coming_exit_code, exit_text, runs
-from services.worker.rank_protocol.fork_messages import (
+from services.worker.rank_protocol.starting.fork_messages import (
     MAX_PACKET_BYTES,
     Ended,
     Fork,

@@ -14,7 +14,8 @@ import msgspec
 
 from services.worker.orchestrator.process_group_manager import RankProcess
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.join_messages import (
+from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, RankFailed, pack_frame
+from services.worker.rank_protocol.starting.join_messages import (
     NONCE_BYTES,
     Challenge,
     Hello,
@@ -24,7 +25,6 @@ from services.worker.rank_protocol.join_messages import (
     proven,
     split_address,
 )
-from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader, RankFailed, pack_frame
 
 _HELLO_S = 5.0  # time limit of the whole exchange with one caller
 _BACKLOG = 64

@@ -7,7 +7,7 @@ import pytest
 from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.plan import Engine
 from tests.contract.engine_port.engines import PortEngine
-from tests.kits.engine.port_runs import Ended, PortRun
+from tests.kits.guests.port_runs import Ended, PortRun
 
 
 class Port:

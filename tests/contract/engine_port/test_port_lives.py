@@ -1,16 +1,13 @@
 """What leader and engine promise each other about starts, steps, cancels and ends (docs/engine-port.md)."""
 
-import asyncio
-
 import pytest
 
 from services.worker.rank_protocol.failures import EngineFailed
-from services.worker.rank_protocol.kv_messages import FetchBlocks
+from services.worker.rank_protocol.kv_messages import StoreResult
 from services.worker.rank_protocol.plan import BLOCK_SIZE, StepPlan
 from tests.contract.engine_port.conftest import Port
 from tests.contract.engine_port.engines import having
 from tests.kits.engine.plans import Blocks, new_sequence
-from tests.kits.waiting import PATIENCE_S
 
 
 @having()
@@ -114,7 +111,9 @@ async def test_an_engine_that_has_stopped_says_so(port: Port) -> None:
 
 
 @having()
-async def test_without_a_store_blocks_are_missing(port: Port) -> None:
-    order = FetchBlocks(fetch_id=5, names=b"x" * 16, blocks=[0], after_step=0)
-    fetched = await asyncio.wait_for(port.engine.fetch_blocks(order), PATIENCE_S)
-    assert (fetched.fetch_id, fetched.count) == (5, 0)
+async def test_without_a_store_nothing_is_said_of_stored_blocks(port: Port) -> None:
+    stored: list[StoreResult] = []
+    port.engine.watch_store(stored.append)
+    assert port.info.kv_parts is None
+    await port.greedy(20)
+    assert stored == []

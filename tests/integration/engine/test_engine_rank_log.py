@@ -10,8 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.worker.rank_protocol.fork_messages import MAX_PACKET_BYTES, Fork, Forked, ForkServerReport
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
+from services.worker.rank_protocol.starting.fork_messages import (
+    MAX_PACKET_BYTES,
+    Fork,
+    Forked,
+    ForkServerReport,
+)
 from shared.telemetry.logs.schema import problems_of
 from tests.kits.engine.rank_options import rank_config
 

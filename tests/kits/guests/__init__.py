@@ -1,1 +1,1 @@
-"""Guests: engines of others that tests script."""
+"""Guests that tests script, groups whose sequences generate on their own, runs through the engine port."""

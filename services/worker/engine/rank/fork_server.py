@@ -26,7 +26,7 @@ from services.worker.engine.rank.process import (
     name_process,
     write_rank_lines,
 )
-from services.worker.rank_protocol.fork_messages import (
+from services.worker.rank_protocol.starting.fork_messages import (
     MAX_DESCRIPTORS,
     MAX_PACKET_BYTES,
     Ended,

@@ -22,17 +22,6 @@ import msgspec
 import structlog
 
 from services.worker.engine.rank.process import bind_to_parent, end_process, name_process, write_rank_lines
-from services.worker.rank_protocol.join_messages import (
-    MIN_TOKEN_LENGTH,
-    NONCE_BYTES,
-    Challenge,
-    Hello,
-    Welcome,
-    keep_alive,
-    prove,
-    proven,
-    split_address,
-)
 from services.worker.rank_protocol.rank_messages import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
@@ -42,6 +31,17 @@ from services.worker.rank_protocol.rank_messages import (
     RankFailed,
     frame_length,
     pack_frame,
+)
+from services.worker.rank_protocol.starting.join_messages import (
+    MIN_TOKEN_LENGTH,
+    NONCE_BYTES,
+    Challenge,
+    Hello,
+    Welcome,
+    keep_alive,
+    prove,
+    proven,
+    split_address,
 )
 
 log = structlog.get_logger(__name__)

@@ -7,7 +7,6 @@ from pydantic import ValidationError
 
 from services.worker.engine.collectives.base import CollectiveError
 from services.worker.engine.collectives.gloo import interface_of
-from services.worker.rank_protocol.join_messages import prove, proven, split_address
 from services.worker.rank_protocol.rank_messages import (
     HEADER_BYTES,
     FrameKind,
@@ -15,6 +14,7 @@ from services.worker.rank_protocol.rank_messages import (
     frame_length,
     pack_frame,
 )
+from services.worker.rank_protocol.starting.join_messages import prove, proven, split_address
 from services.worker.settings import WorkerSettings
 
 TOKEN = "sixteen letters."
