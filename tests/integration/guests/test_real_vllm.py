@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from services.worker.rank_protocol.failures import EngineRefused
-from tests.integration.guests.test_vllm_guest import core_of, group_of, pid_of
+from tests.kits.guests.process_group import core_of, group_of, pid_of
 from tests.kits.guests.real_vllm import ARGUMENTS, real_guest, reference_answers
 from tests.kits.guests.vllm_guest import Watched, sequence
 from tests.kits.waiting import until

@@ -13,6 +13,7 @@ import pytest
 from services.worker.orchestrator.rank_process_handle import runs
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.rank_protocol.plan import Alternative
+from tests.kits.guests.process_group import core_of, group_of, pid_of
 from tests.kits.guests.vllm_guest import Watched, sequence, stub_guest
 from tests.kits.waiting import until
 
@@ -27,29 +28,6 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
     await watched.guest.start()
     yield watched
     await watched.guest.stop()
-
-
-def pid_of(watched: Watched) -> int:
-    return int(str(watched.guest.status()["pid"]))
-
-
-def group_of(pid: int) -> list[int]:
-    """The processes of a process group that run."""
-    found = []
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if os.getpgid(int(name)) == pid and runs(int(name)):
-                found.append(int(name))
-        except ProcessLookupError:
-            continue
-    return found
-
-
-def core_of(pid: int) -> int:
-    """The process that computes: vLLM gives it a name."""
-    lines = {one: Path(f"/proc/{one}/cmdline").read_bytes() for one in group_of(pid)}
-    named = [one for one, line in lines.items() if b"EngineCore" in line]
-    return (named or [one for one, line in lines.items() if b"spawn_main" in line])[0]
 
 
 async def test_it_says_what_it_is(tmp_path: Path) -> None:
@@ -202,7 +180,8 @@ async def test_stop_ends_all_processes(watched: Watched) -> None:
 async def test_nothing_is_left_when_the_leader_is_killed(tmp_path: Path) -> None:
     program = (
         "import asyncio, pathlib, sys\n"
-        "from tests.kits.guests.vllm_guest import stub_guest\n"
+        "from tests.kits.guests.process_group import core_of, group_of, pid_of
+from tests.kits.guests.vllm_guest import stub_guest\n"
         "async def main():\n"
         "    watched = stub_guest(pathlib.Path(sys.argv[1]))\n"
         "    await watched.guest.start()\n"
