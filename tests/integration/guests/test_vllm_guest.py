@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from services.worker.orchestrator.rank_process_handle import runs
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.rank_protocol.plan import Alternative
 from tests.kits.guests.process_group import core_of, group_of, pid_of
@@ -180,8 +179,7 @@ async def test_stop_ends_all_processes(watched: Watched) -> None:
 async def test_nothing_is_left_when_the_leader_is_killed(tmp_path: Path) -> None:
     program = (
         "import asyncio, pathlib, sys\n"
-        "from tests.kits.guests.process_group import core_of, group_of, pid_of
-from tests.kits.guests.vllm_guest import stub_guest\n"
+        "from tests.kits.guests.vllm_guest import stub_guest\n"
         "async def main():\n"
         "    watched = stub_guest(pathlib.Path(sys.argv[1]))\n"
         "    await watched.guest.start()\n"
