@@ -48,6 +48,7 @@ class VllmChild:
             return
         try:
             ready = self._start(decoder.decode(first))
+            await self._vllm.warm_up(self._engine)
         except Exception as error:
             refused = isinstance(error, RefusedError)
             await self._send_last(EngineEnded(one_line(error), refused))

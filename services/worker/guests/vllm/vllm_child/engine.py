@@ -3,6 +3,7 @@
 All that names something of vLLM stands here.
 """
 
+import asyncio
 import math
 from typing import Any, NoReturn
 
@@ -49,6 +50,30 @@ def make_engine(order: StartEngine) -> tuple[Any, dict[str, Any]]:
         disable_log_stats=arguments.disable_log_stats,
     )
     return engine, adapters
+
+
+async def warm_up(engine: Any) -> None:
+    """Generate some tokens: with its first requests, of one sequence and of two, vLLM may compile for long.
+
+    No answer to a ping comes meanwhile, so it belongs to the start.
+    """
+    fields = {
+        "temperature": 1.0,
+        "top_p": 0.9,
+        "logprobs": 1,
+        "ignore_eos": True,
+        "stop_token_ids": [],
+        "min_tokens": 0,
+        "max_tokens": 2,
+    }
+    for count in (1, 2):
+        await asyncio.gather(*(_drain(engine, fields, f"warm-up {count} {one}") for one in range(count)))
+
+
+async def _drain(engine: Any, fields: dict[str, Any], request_id: str) -> None:
+    prompt = {"type": "token", "prompt_token_ids": [1, 1, 1]}
+    async for _ in engine.generate(prompt, sampling_params(fields), request_id, lora_request=None):
+        pass
 
 
 def _refuse(message: str) -> NoReturn:
