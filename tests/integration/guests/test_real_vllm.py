@@ -104,7 +104,7 @@ async def test_a_closed_sequence_makes_room_at_once() -> None:
     assert facts.kv_tokens >= 2048
     for seq_id in range(1, 6):  # each would have the only slot for the whole context
         watched.guest.open(sequence(seq_id, PROMPTS[0], 2000, ignore_eos=True))
-        await until(lambda seq_id=seq_id: len(watched.tokens(seq_id)) > 3)
+        await _begun(watched, seq_id)
         watched.guest.close(seq_id)
     watched.guest.open(sequence(9, PROMPTS[1], 4, ignore_eos=True))
     await until(lambda: watched.has_ended(9))
@@ -153,3 +153,7 @@ async def test_arguments_that_vllm_refuses_are_named(arguments: str, said: str) 
         await watched.guest.start()
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+async def _begun(watched: Watched, seq_id: int) -> None:
+    await until(lambda: len(watched.tokens(seq_id)) > 3)

@@ -16,7 +16,7 @@ from tests.kits.guests.process_group import core_of, group_of, pid_of
 from tests.kits.guests.vllm_guest import Watched, sequence, stub_guest
 from tests.kits.waiting import until
 
-TELLS_SALT = 999
+TELLS_SALT = 2047
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tests look for processes in /proc")
 
 
@@ -34,7 +34,7 @@ async def test_it_says_what_it_is(tmp_path: Path) -> None:
     watched = stub_guest(tmp_path, f"--max-model-len 128 --max-num-seqs 4 --lora-modules a=/x b=/y {events}")
     facts = await watched.guest.start()
     try:
-        assert (facts.name, facts.context_length, facts.vocab_size) == ("vLLM 0.0.stub", 128, 1000)
+        assert (facts.name, facts.context_length, facts.vocab_size) == ("vLLM 0.0.stub", 128, 2048)
         assert (facts.max_running, facts.kv_tokens) == (4, 2048)
         assert {"adapters", "logprobs", "seed", "continuation"} <= facts.abilities
         assert "grammar" not in facts.abilities

@@ -79,6 +79,7 @@ def test_only_a_seed_that_matters_is_handed_on() -> None:
 
 @pytest.mark.parametrize("name", ["presence_penalty", "frequency_penalty"])
 def test_penalties_that_count_another_engines_tokens_are_refused(name: str) -> None:
-    assert why_refused(sequence(1, [1], 5, **{name: 0.5})) == ""
-    assert name in why_refused(sequence(1, [1], 5, so_far=[2], **{name: 0.5}))
+    penalty: dict[str, Any] = {name: 0.5}
+    assert why_refused(sequence(1, [1], 5, **penalty)) == ""
+    assert name in why_refused(sequence(1, [1], 5, so_far=[2], **penalty))
     assert why_refused(sequence(1, [1], 5, so_far=[2], repetition_penalty=1.5)) == ""

@@ -111,7 +111,7 @@ def sampling_params(fields: dict[str, Any]) -> Any:
 
 def part_of(seq_id: int, output: Any, num_alternatives: int) -> SequencePart:
     """Return what vLLM has generated of a sequence; `output`: its `CompletionOutput`."""
-    reason = output.finish_reason or ""
+    reason: Any = output.finish_reason or ""
     error = "" if reason in ("", "stop", "length") else f"vLLM ended the sequence by itself: {reason}"
     token_ids = list(output.token_ids)
     scores = [] if output.logprobs is None else [output.logprobs[i] for i in range(len(token_ids))]
@@ -130,6 +130,6 @@ def part_of(seq_id: int, output: Any, num_alternatives: int) -> SequencePart:
             [(token_id, value) for rank, token_id, value in ranked if rank <= num_alternatives]
             for ranked in alternatives
         ],
-        "" if error else reason,
-        error,
+        finished=reason if not error else "",
+        error=error,
     )

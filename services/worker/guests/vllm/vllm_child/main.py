@@ -12,7 +12,7 @@ from .child import VllmChild
 try:
     from uvloop import run  # as vLLM's own server does
 except ImportError:
-    from asyncio import run
+    from asyncio import run  # type: ignore[assignment] # it takes other options
 
 
 def end_with_leader(lifeline: int) -> None:

@@ -4,7 +4,7 @@ Both sides import this file, so it needs msgspec only, which vLLM depends on as 
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -81,7 +81,7 @@ class SequencePart(msgspec.Struct, frozen=True, array_like=True):
     """Tokens of a sequence; with log probabilities, and the likeliest tokens, if the request asked for them.
 
     Attributes:
-        finished: `stop` or `length`; empty: it goes on.
+        finished: Why it brings no more; empty: it goes on.
         error: Why it cannot go on; the sequence is over.
     """
 
@@ -89,7 +89,7 @@ class SequencePart(msgspec.Struct, frozen=True, array_like=True):
     token_ids: list[int] = []
     logprobs: list[float] = []
     alternatives: list[list[tuple[int, float]]] = []
-    finished: str = ""
+    finished: Literal["", "stop", "length"] = ""
     error: str = ""
 
 

@@ -18,10 +18,10 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 __version__ = "0.0.stub"
-VOCAB_SIZE = 1000
+VOCAB_SIZE = 2048  # as the demo model
 BLOCK_SIZE = 32
 NUM_BLOCKS = 64
-TELLS_SALT = 999  # a prompt that ends with it is answered with the length of its salt
+TELLS_SALT = 2047  # a prompt that ends with it is answered with the length of its salt
 _FIELDS = {
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "ignore_eos", "stop_token_ids", "max_tokens", "min_tokens", "logit_bias", "seed", "logprobs",
@@ -125,7 +125,7 @@ class AsyncLLM:
         self.errored = False
         self._queues: dict[str, asyncio.Queue[tuple[list[int], str | None] | None]] = {}
         self._answers: list[asyncio.Future[bool]] = []
-        context = multiprocessing.get_context(os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
+        context: Any = multiprocessing.get_context(os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
         self._pipe, theirs = context.Pipe()
         given = config.given
         if given.stub_write:
@@ -190,7 +190,7 @@ class AsyncLLM:
     async def is_sleeping(self) -> bool:
         if self.errored:
             raise EngineDeadError
-        answer = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._answers.append(answer)
         self._pipe.send(("ping",))
         return await answer
