@@ -13,7 +13,7 @@ from services.worker.engine.native import build
 
 def compile_missing_kernels(options: UpOptions) -> None:
     """Compiles the variant that the groups will use; prints what it does, for how long, or what failed."""
-    if options.engine == "null" or options.kernels == "plain" or os.environ.get("RYZ_DEVICE") == "cuda":
+    if options.engine != "torch" or options.kernels == "plain" or os.environ.get("RYZ_DEVICE") == "cuda":
         return
     names = [options.kernels] if options.kernels in build.TARGETS else build.targets()
     if not names or build.find(names[0]):

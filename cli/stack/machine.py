@@ -25,6 +25,7 @@ from cli.stack.fleet.plan_text import (
     refuse_start,
 )
 from cli.stack.fleet.remote_models import check_beside, describe_remote, own_models, settled_remote
+from cli.stack.fleet.without_ranks import settled_null, settled_vllm
 from cli.stack.machine_facts import machine_facts, measure_model
 from cli.stack.memory_needs import (
     MAX_RUNNING,
@@ -44,7 +45,6 @@ from shared.host.cores_and_memory import available_bytes, total_bytes, usable_co
 from shared.host.numa_nodes import usable_nodes
 
 DOES_NOT_FIT = 1  # exit code for models of a file
-NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +99,9 @@ def settle_sizing(
 def _settle_open(
     options: UpOptions, models: Sequence[ServedModel], declared: Declaration, machine: MachineFacts
 ) -> Settled:
+    if options.engine == "vllm":
+        declared.refuse_problems()
+        return Settled(settled_vllm(models), "", options.redis_memory_share)
     if is_null(options, models):
         declared.refuse_problems()
         plan = null_plan(models, machine) if comes_and_goes(models) else None
@@ -124,8 +127,8 @@ def _settle_open(
 
 
 def is_null(options: UpOptions, models: Sequence[ServedModel]) -> bool:
-    """Whether nothing is computed."""
-    return options.engine == "null" or all(model.path is None for model in models)
+    """Whether no ranks compute."""
+    return options.engine != "torch" or all(model.path is None for model in models)
 
 
 def on_gpus() -> bool:
@@ -169,14 +172,6 @@ def examine(
     for model, text in too_large:
         declared.add_entry_problem(model.number, "source", text, exit_code)
     return found
-
-
-def settled_null(model: ServedModel) -> ServedModel:
-    """Return a model of which groups compute nothing."""
-    entry = model.entry
-    groups = entry.groups or max(NULL_GROUPS, entry.min_groups)
-    ranks = entry.tensor_parallel or NULL_RANKS
-    return model.with_values(groups=groups, tensor_parallel=ranks, threads=entry.threads or 1)
 
 
 def _settle_on_demand(

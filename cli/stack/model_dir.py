@@ -18,7 +18,7 @@ def find_model(
 
     Args:
         model: The name or path that was asked for.
-        engine: `torch` or `null`.
+        engine: `torch`, `null` or `vllm`; the shape of a model is checked for `torch` only.
         tensor_parallel: Ranks that share the model.
         pull: Whether a model that is not here is fetched; None: if there is a terminal.
 
@@ -28,11 +28,11 @@ def find_model(
     """
     if model is None and engine == "null":
         return None
-    if model and engine != "null":
+    if model and engine == "torch":
         refuse_unserved(str(model))
     directory = resolve_model(model, pull=pull) if model else demo_model()
     if directory.is_file():
-        if engine != "null":
+        if engine == "torch":
             _check_config(directory, tensor_parallel)
         _check_texts(directory)
         return directory.resolve()
@@ -42,7 +42,7 @@ def find_model(
             f"the demo with `ryz train-demo --output {directory}`.",
             2,
         )
-    if engine != "null" and (directory / "config.json").exists():
+    if engine == "torch" and (directory / "config.json").exists():
         _check_config(directory, tensor_parallel)
     missing = [name for name in MODEL_FILES if not (directory / name).exists()]
     if missing:

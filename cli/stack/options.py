@@ -132,8 +132,12 @@ class UpOptions:
         ),
     ] = None
     engine: Annotated[
-        Literal["torch", "null"],
-        Option(help="`null` computes nothing: it measures the path.", envvar="RYZ_ENGINE"),
+        Literal["torch", "null", "vllm"],
+        Option(
+            help="`vllm`: vLLM's own processes, of the environment in RYZ_VLLM_PYTHON. `null` computes "
+            "nothing: it measures the path.",
+            envvar="RYZ_ENGINE",
+        ),
     ] = "torch"
     precision: Annotated[
         PrecisionChoice,

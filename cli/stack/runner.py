@@ -78,7 +78,7 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
     files, made = list[Path](), dict[Path, list[Path]]()
     try:
         models = settled.models
-        groups = 0 if options.engine == "null" else sum(model.entry.groups for model in own_models(models))
+        groups = 0 if options.engine != "torch" else sum(model.entry.groups for model in own_models(models))
         kv_pool = pool.enter_context(shared_kv_pool(groups, os.environ, total_bytes()))
         plan = plan_stack(options, models, probes, os.environ, kv_pool).on_cores(settled.cores)
         ports.enter_context(held_ports(plan.http_addresses))
@@ -280,6 +280,8 @@ def describe_groups(options: UpOptions, entry: ModelEntry) -> str:
         return f"{groups} in front of {redact(entry.remote)}"
     if options.engine == "null":
         return f"{groups} of the null engine"
+    if options.engine == "vllm":
+        return f"{groups} of vLLM"
     return f"{groups} of {count_words(entry.tensor_parallel, 'rank')}"
 
 

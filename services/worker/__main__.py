@@ -16,7 +16,7 @@ from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.forking.early_fork import EarlyFork, fork_early
-from services.worker.guests.make_engine import make_remote_engine
+from services.worker.guests.make_engine import make_remote_engine, make_vllm_engine
 from services.worker.leader.adapters.calls import Inspect
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.name_claim import NameClaim
@@ -79,9 +79,11 @@ def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
 
 
 def make_engine_without_ranks(settings: WorkerSettings, model: Model) -> Engine:
-    """Make an engine that runs in this process, or in a server of others."""
+    """Make an engine that runs in this process, or one of others."""
     if settings.engine == "remote":
         return make_remote_engine(settings, model)
+    if settings.engine == "vllm":
+        return make_vllm_engine(settings)
     return make_null_engine(settings, model)
 
 
@@ -116,7 +118,7 @@ def adapter_reader(settings: WorkerSettings) -> Inspect | None:
     """Return what reads an adapter's files for the engine; None if it has none of its own."""
     if settings.engine == "null":
         return inspect_null_adapter
-    if settings.engine == "remote":
+    if settings.engine in ("remote", "vllm"):
         return None
     return AdapterInspector(Path(settings.model), settings.tensor_parallel).inspect
 
@@ -142,7 +144,7 @@ def _draft_tokens(settings: WorkerSettings) -> int:
 def leader_options(settings: WorkerSettings) -> LeaderOptions:
     """Take the leader's options from the settings."""
     own = settings.part(LeaderSettings)
-    if settings.engine == "remote":  # its KV is the server's, and so is what requests share of it
+    if settings.engine in ("remote", "vllm"):  # their KV is their own, and so is what requests share of it
         own = replace(own, prefix_sharing="off")
     return LeaderOptions(
         **vars(own),

@@ -10,6 +10,8 @@ from pydantic import Field, ValidationInfo, field_validator
 from services.worker.constants import constant_settings
 from services.worker.domain.scheduling.fairness.slot_share import SHARE_BESIDE_OTHERS
 from services.worker.guests.remote_settings import RemoteSettings
+from services.worker.guests.vllm.arguments import split_arguments
+from services.worker.guests.vllm.options import VllmSettings
 from services.worker.leader.intake.grammar_options import GrammarTime
 from services.worker.leader.kv_tier.kv_options import KVSettings
 from services.worker.leader.options import LeaderSettings
@@ -35,6 +37,7 @@ class WorkerSettings(  # type: ignore[misc]
     GrammarTime,
     KVSettings,
     RemoteSettings,
+    VllmSettings,
     EngineRunConfig,
     RankProcessOptions,
 ):
@@ -105,8 +108,10 @@ class WorkerSettings(  # type: ignore[misc]
     @field_validator("model")
     @classmethod
     def _needs_model(cls, value: str, info: ValidationInfo) -> str:
-        if not value and info.data.get("engine") == "torch":
-            raise ValueError("the torch engine needs a model directory; RYZ_ENGINE=null runs without one")
+        if not value and info.data.get("engine") in ("torch", "vllm"):
+            raise ValueError(
+                f"the {info.data['engine']} engine needs a model directory; RYZ_ENGINE=null runs without one"
+            )
         if not value and info.data.get("engine") == "remote":
             raise ValueError(
                 "a remote engine needs the model's tokenizer and chat template: its directory, where weights "
@@ -119,6 +124,22 @@ class WorkerSettings(  # type: ignore[misc]
     def _needs_server(cls, value: str, info: ValidationInfo) -> str:
         if not value and info.data.get("engine") == "remote":
             raise ValueError("RYZ_ENGINE=remote needs the address of a server, such as http://10.0.0.5:8000")
+        return value
+
+    @field_validator("vllm_python")
+    @classmethod
+    def _needs_interpreter(cls, value: str, info: ValidationInfo) -> str:
+        if not value and info.data.get("engine") == "vllm":
+            raise ValueError(
+                "RYZ_ENGINE=vllm needs the Python interpreter of an environment with vLLM, such as "
+                "/opt/vllm/bin/python"
+            )
+        return value
+
+    @field_validator("vllm_args")
+    @classmethod
+    def _are_engine_arguments(cls, value: str) -> str:
+        split_arguments(value)
         return value
 
     @field_validator("adapter_bytes")

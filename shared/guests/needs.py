@@ -101,7 +101,7 @@ def _needs_of_sampling(sampling: Sampling) -> dict[str, str]:
         "min_tokens": sampling.min_tokens > 0,
         "prompt_logprobs": sampling.prompt_logprobs >= 0,
         "repetition_penalty": sampling.repetition_penalty not in (None, 1.0),
-        "seed": draws and _has_seed(sampling),
+        "seed": draws and has_seed(sampling),
         "top_k": draws and bool(sampling.top_k),
     }
     needs = {name: name for name, is_wanted in wanted.items() if is_wanted}
@@ -113,7 +113,7 @@ def _needs_of_sampling(sampling: Sampling) -> dict[str, str]:
     return needs
 
 
-def _has_seed(sampling: Sampling) -> bool:
+def has_seed(sampling: Sampling) -> bool:
     """Returns whether the caller counts on the seed."""
     return sampling.seed != 0 if sampling.seed_given is None else sampling.seed_given
 

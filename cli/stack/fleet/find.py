@@ -24,7 +24,7 @@ def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tup
     model is not here is no problem then, if it would have been fetched.
 
     Args:
-        engine: `torch` or `null`.
+        engine: `torch`, `null` or `vllm`.
         pull: Whether a model that is not here is fetched; None: if there is a terminal.
 
     Raises:
@@ -37,7 +37,7 @@ def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tup
     found = list[ServedModel]()
     for index in declared.entries:
         model = _find(declared, index, engine, pull=fetch and not postponed, postponed=postponed)
-        if model is not None and engine != "null" and declared.file is not None:
+        if model is not None and engine == "torch" and declared.file is not None:
             _check_fields(declared, model)
         if model is not None:
             model = with_key_file(declared, _with_adapters(declared, model))
@@ -81,7 +81,7 @@ def _find(
     entry, draft = declared.entries[index], None
     ranks = 1 if declared.file else entry.tensor_parallel or 1  # those of a file are checked below
     try:
-        if entry.draft_model and engine != "null":
+        if entry.draft_model and engine == "torch":
             draft = find_model(_given(declared, entry.draft_model), "torch", 1, pull=pull)
     except CommandError as error:
         _note(declared, index, "draft_model", error, postponed=postponed)

@@ -21,7 +21,8 @@ from cli.stack.fleet.on_demand import (
     plan_on_demand,
 )
 from cli.stack.fleet.plan_text import refuse_fleet, refuse_start
-from cli.stack.machine import examine, is_null, settled_null, with_sizing
+from cli.stack.fleet.without_ranks import settled_null
+from cli.stack.machine import examine, is_null, with_sizing
 from cli.stack.memory_needs import ModelNeeds
 from cli.stack.options import UpOptions
 from shared.errors import InvalidRequest

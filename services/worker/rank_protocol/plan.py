@@ -41,6 +41,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         adapter: The slot of its adapter, which is loaded.
         max_tokens: Tokens that it may still bring, for engines that generate on their own; 0: no limit is
             given. Ranks sample what plans ask for.
+        tenant: Whose it is, for engines with a prefix cache of their own. Ranks are told which blocks it has.
     """
 
     seq_id: int
@@ -53,6 +54,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     scored: int = -1
     adapter: int = NO_ADAPTER
     max_tokens: int = 0
+    tenant: str = ""
 
 
 class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -34,9 +34,9 @@ _COLLECTIVE_SHARE = 0.8  # of a step's time limit: a rank that waits for another
 class EngineRunConfig:
     """How the ranks of a group compute a model."""
 
-    engine: Literal["torch", "null", "remote"] = "torch"
-    """`torch` computes a model in ranks, `remote` has a server of others compute it, at `RYZ_REMOTE_URL`;
-    `null` answers without weights, for measurements."""
+    engine: Literal["torch", "null", "remote", "vllm"] = "torch"
+    """`torch` computes a model in ranks, `vllm` in vLLM's own processes, `remote` has a server of others
+    compute it, at `RYZ_REMOTE_URL`; `null` answers without weights, for measurements."""
     model: str = ""
     """Directory in Hugging Face format, or a GGUF file (of a split one the first part); only the null engine
     goes without. Of a model that a server of others computes, weights are not read, and may be missing."""

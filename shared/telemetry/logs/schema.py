@@ -139,6 +139,7 @@ OF_PROCESSES = {
         signal="the signal that ended a process",
         path="a file",
         leader="the address of a leader",
+        output="a line that a process of vLLM wrote",
     ),
     **_fields(
         WHOLE,

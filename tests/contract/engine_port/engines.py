@@ -4,6 +4,7 @@ A further engine is a further entry: what makes it, what it declares, and the ma
 the abilities that it needs (`having`), and runs with the engines that declare them.
 """
 
+import tempfile
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -14,16 +15,20 @@ import pytest
 
 from services.worker.guests.engine import GuestEngine
 from services.worker.guests.port import Ability, GuestFacts
+from services.worker.guests.vllm.guest import VllmGuest
 from services.worker.null.engine import NullEngine
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.plan import Engine
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.shared_fork_server import sharing
+from tests.kits.guests.real_vllm import vllm_options
 from tests.kits.guests.scripted import ABLE, LETTERS, ScriptedGuest
+from tests.kits.guests.vllm_guest import stub_options
 
 DEMO = Path(__file__).parents[3] / "models" / "demo"
-# beside the abilities of guests. masks: it takes those of our grammars. model: it is one, whose tokens differ
-Feature = Literal["masks", "model"]
+# beside the abilities of guests. masks: it takes those of our grammars. model: it is one, its tokens differ.
+# rebuilt: it knows the state of seeds and penalties behind tokens that another engine gave
+Feature = Literal["masks", "model", "rebuilt"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +72,28 @@ async def _scripted(burst: int) -> AsyncIterator[Engine]:
     yield GuestEngine(guest, max_running=16, start_timeout_s=60.0)
 
 
+@asynccontextmanager
+async def _vllm_stub() -> AsyncIterator[Engine]:
+    with tempfile.TemporaryDirectory() as folder:
+        guest = VllmGuest(stub_options(Path(folder)))
+        yield GuestEngine(guest, max_running=16, start_timeout_s=60.0)
+
+
+@asynccontextmanager
+async def _vllm() -> AsyncIterator[Engine]:
+    yield GuestEngine(VllmGuest(vllm_options()), max_running=16, start_timeout_s=600.0)
+
+
 _ALL: frozenset[Ability] = frozenset(get_args(Ability))
 _NULL: frozenset[Ability | Feature] = frozenset({"continuation", "deterministic", "logprobs", "masks"})
+_VLLM = (_ALL - {"adapters", "embeddings", "grammar", "prompt_logprobs"}) | {"model"}
 ENGINES: dict[str, PortEngine] = {
     "null": PortEngine(_null, _NULL),
-    "ranks": PortEngine(_ranks, _ALL | {"masks", "model"}, marks=(pytest.mark.sources,)),
+    "ranks": PortEngine(_ranks, _ALL | {"masks", "model", "rebuilt"}, marks=(pytest.mark.sources,)),
     "scripted guest": PortEngine(lambda: _scripted(1), ABLE),
     "scripted guest in bursts": PortEngine(lambda: _scripted(5), ABLE),
+    "vLLM's process": PortEngine(_vllm_stub, ABLE),
+    "vLLM": PortEngine(_vllm, _VLLM, marks=(pytest.mark.guests, pytest.mark.timeout(900))),
 }
 
 

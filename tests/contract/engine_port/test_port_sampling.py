@@ -80,6 +80,11 @@ async def test_a_seed_decides_what_is_sampled(port: Port) -> None:
     assert (await port.run.generate(port.prompt, 12, seed=1, **FREE)).tokens == first
     assert (await port.run.generate(port.prompt, 12, seed=2, **FREE)).tokens != first
     assert (await port.run.generate(port.prompt, 12, seed=1, choice=1, **FREE)).tokens != first
+
+
+@having("seed", "model", "rebuilt")
+async def test_a_seed_goes_on_behind_tokens_that_another_engine_gave(port: Port) -> None:
+    first = (await port.run.generate(port.prompt, 12, seed=1, **FREE)).tokens
     rest = await port.run.generate(port.prompt, 12, before=first[:5], seed=1, **FREE)
     assert rest.tokens == first[5:]
 
@@ -98,20 +103,31 @@ async def test_what_is_as_probable_as_the_best_is_the_best(port: Port) -> None:
 
 @having("penalties", "model")
 @pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
-async def test_a_penalty_holds_tokens_back_and_is_rebuilt_from_the_tokens(port: Port, penalty: str) -> None:
-    await _check_penalty(port, {penalty: 2.0})
+async def test_a_penalty_holds_tokens_back(port: Port, penalty: str) -> None:
+    await _held_back(port, {penalty: 2.0})
+
+
+@having("penalties", "model", "rebuilt")
+@pytest.mark.parametrize("penalty", ["presence_penalty", "frequency_penalty"])
+async def test_a_penalty_is_rebuilt_from_the_tokens(port: Port, penalty: str) -> None:
+    await _check_rebuilt(port, {penalty: 2.0})
 
 
 @having("repetition_penalty", "model")
 async def test_a_penalty_for_repetitions_is_rebuilt_from_the_tokens(port: Port) -> None:
-    await _check_penalty(port, {"repetition_penalty": 1.8})
+    await _held_back(port, {"repetition_penalty": 1.8})
+    await _check_rebuilt(port, {"repetition_penalty": 1.8})
 
 
-async def _check_penalty(port: Port, sampling: dict[str, float]) -> None:
+async def _held_back(port: Port, sampling: dict[str, float]) -> None:
     plain = (await port.greedy(24)).tokens
     held = (await port.run.generate(port.prompt, 24, **sampling)).tokens
     assert held != plain
     assert len(set(held)) >= len(set(plain))
+
+
+async def _check_rebuilt(port: Port, sampling: dict[str, float]) -> None:
+    held = (await port.run.generate(port.prompt, 24, **sampling)).tokens
     rest = await port.run.generate(port.prompt, 24, before=held[:7], **sampling)
     assert rest.tokens == held[7:]
 

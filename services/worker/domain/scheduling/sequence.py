@@ -215,4 +215,5 @@ class Sequence:
             scored=self.scored,
             adapter=self.slot,
             max_tokens=max(1, left),
+            tenant=self.tenant,
         )

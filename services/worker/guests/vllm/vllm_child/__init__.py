@@ -1,0 +1,1 @@
+"""What runs in vLLM's environment, where nothing of ours can be imported: it knows vLLM, msgspec, itself."""
