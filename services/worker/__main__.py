@@ -16,7 +16,6 @@ from services.worker.draft_model import make_draft_engine
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.forking.early_fork import EarlyFork, fork_early
-from services.worker.guests.make_engine import make_remote_engine, make_vllm_engine
 from services.worker.leader.adapters.calls import Inspect
 from services.worker.leader.fleet.drain import HAND_OVER_S
 from services.worker.leader.fleet.name_claim import NameClaim
@@ -80,11 +79,11 @@ def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
 
 def make_engine_without_ranks(settings: WorkerSettings, model: Model) -> Engine:
     """Make an engine that runs in this process, or one of others."""
-    if settings.engine == "remote":
-        return make_remote_engine(settings, model)
-    if settings.engine == "vllm":
-        return make_vllm_engine(settings)
-    return make_null_engine(settings, model)
+    if settings.engine == "null":
+        return make_null_engine(settings, model)
+    from services.worker.guests.make_engine import make_guest_engine  # noqa: PLC0415 (httpx: 0.2 s, few need it)
+
+    return make_guest_engine(settings, model)
 
 
 def make_store(settings: WorkerSettings) -> KVStoreConfig | None:

@@ -9,30 +9,29 @@ from services.worker.model_files.model import Model
 from services.worker.settings import WorkerSettings
 
 
-def make_remote_engine(settings: WorkerSettings, model: Model) -> GuestEngine:
-    """Make the engine in front of a remote server.
+def make_guest_engine(settings: WorkerSettings, model: Model) -> GuestEngine:
+    """Make the engine that the settings name.
 
     Raises:
         InvalidRequest: The server's address or the file of its key cannot be used.
     """
-    options = settings.part(RemoteSettings).options(model.name)
-    guest = RemoteGuest(options, tokenizer=model.tokenizer, context_length=model.context_length)
+    guest = _vllm(settings) if settings.engine == "vllm" else _remote(settings, model)
     return GuestEngine(
         guest, max_running=settings.max_running, start_timeout_s=settings.engine_start_timeout_s
     )
 
 
-def make_vllm_engine(settings: WorkerSettings) -> GuestEngine:
-    """Make the engine in front of vLLM's own process."""
-    given = settings.part(VllmSettings)
-    options = VllmOptions(
-        **vars(given),
-        model=settings.model,
-        prefix_sharing=settings.prefix_sharing,
-        silence_s=settings.step_timeout_s,
-    )
-    return GuestEngine(
-        VllmGuest(options),
-        max_running=settings.max_running,
-        start_timeout_s=settings.engine_start_timeout_s,
+def _remote(settings: WorkerSettings, model: Model) -> RemoteGuest:
+    options = settings.part(RemoteSettings).options(model.name)
+    return RemoteGuest(options, tokenizer=model.tokenizer, context_length=model.context_length)
+
+
+def _vllm(settings: WorkerSettings) -> VllmGuest:
+    return VllmGuest(
+        VllmOptions(
+            **vars(settings.part(VllmSettings)),
+            model=settings.model,
+            prefix_sharing=settings.prefix_sharing,
+            silence_s=settings.step_timeout_s,
+        )
     )

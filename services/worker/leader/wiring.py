@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
+from prometheus_client.registry import Collector
 
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
@@ -234,15 +235,17 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         adapters=AdapterCalls(context, engine, ports.inspect),
     )
     metrics.name_group(options.group, model.name)
-    ports.registry.register(LoadCollector(table))
-    ports.registry.register(LedgerCollector(PREFIX, ledger))
-    ports.registry.register(VllmCollector(table, metrics, model.name, BLOCK_TOKENS))
-    operations = metrics.requests_ended.operations
-    for view in (*vllm_histograms(metrics, model.name), *operations.views(model.name)):
-        ports.registry.register(view)
-    ports.registry.register(RatesCollector(kv_tier))
-    ports.registry.register(RankCollector(engine.step_log, ports.engine.status))
-    ports.registry.register(AdapterCollector(lambda: engine.scheduler))
+    _register(
+        ports.registry,
+        LoadCollector(table),
+        LedgerCollector(PREFIX, ledger),
+        VllmCollector(table, metrics, model.name, BLOCK_TOKENS),
+        *vllm_histograms(metrics, model.name),
+        *metrics.requests_ended.operations.views(model.name),
+        RatesCollector(kv_tier),
+        RankCollector(engine.step_log, ports.engine.status),
+        AdapterCollector(lambda: engine.scheduler),
+    )
     parts = LeaderParts(
         orchestrator=orchestrator,
         engine=engine,
@@ -271,3 +274,8 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         draft_engine=drafting,
     )
     return Leader(parts, options.sessions.commit_timeout_s)
+
+
+def _register(registry: CollectorRegistry, *collectors: Collector) -> None:
+    for collector in collectors:
+        registry.register(collector)

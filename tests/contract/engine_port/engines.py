@@ -86,7 +86,9 @@ async def _vllm() -> AsyncIterator[Engine]:
 
 _ALL: frozenset[Ability] = frozenset(get_args(Ability))
 _NULL: frozenset[Ability | Feature] = frozenset({"continuation", "deterministic", "logprobs", "masks"})
-_VLLM = (_ALL - {"adapters", "embeddings", "grammar", "prompt_logprobs"}) | {"model"}
+_VLLM: frozenset[Ability | Feature] = (_ALL - {"adapters", "embeddings", "grammar", "prompt_logprobs"}) | {
+    "model"
+}
 ENGINES: dict[str, PortEngine] = {
     "null": PortEngine(_null, _NULL),
     "ranks": PortEngine(_ranks, _ALL | {"masks", "model", "rebuilt"}, marks=(pytest.mark.sources,)),

@@ -53,8 +53,8 @@ class World:
         self.bus = bus
         self.outside = MemoryBus(bus.broker)
         self.leases = LimitLeases(bus, self.context.state.accounts, "r")
-        made = router_handlers(self.context, self.outside, self.leases)
-        self.handlers, self.losses, self.running, self.dispatcher = made
+        handlers = router_handlers(self.context, self.outside, self.leases)
+        self.handlers, self.losses, self.running, self.dispatcher = handlers
 
     async def start(self) -> "World":
         await self.bus.subscribe("_INBOX.u.>", self.hear)

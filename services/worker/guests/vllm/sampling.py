@@ -9,7 +9,7 @@ from typing import Any
 
 from services.worker.guests.port import GuestSequence
 from services.worker.rank_protocol.engine_sampling import EngineSampling
-from shared.guest_needs import has_seed
+from shared.guests.needs import has_seed
 
 _SEEDS = 2**63
 

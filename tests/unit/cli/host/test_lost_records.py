@@ -8,6 +8,7 @@ import pytest
 
 from cli.keys import lost_records
 from shared.accounts.keys import new_key
+from shared.bus.nats import NatsBus
 from shared.errors import Unavailable
 
 URL = "nats://cli:word@127.0.0.1:1"
@@ -33,7 +34,7 @@ async def told(
         return Bus()
 
     monkeypatch.setattr(lost_records, "AccountsClient", Client)
-    monkeypatch.setattr(lost_records.NatsBus, "connect", connect)
+    monkeypatch.setattr(NatsBus, "connect", connect)
     return await lost_records.lost_records_note(folder, url, folder / "jetstream")
 
 
