@@ -17,7 +17,7 @@ class AdapterInspector:
         ranks: Of a group, for the memory.
     """
 
-    def __init__(self, base: Path, ranks: int = 1) -> None:
+    def __init__(self, base: Path, ranks: int) -> None:
         self._path = base
         self._ranks = ranks
         self._base: BaseModel | None = None

@@ -139,6 +139,7 @@ OF_PROCESSES = {
         signal="the signal that ended a process",
         path="a file",
         leader="the address of a leader",
+        endpoint="where a guest sends its KV events again",
         output="a line that a process of vLLM wrote",
     ),
     **_fields(
@@ -208,6 +209,7 @@ OF_TROUBLE = {
         WHOLE,
         times="how often so far",
         count="how many",
+        frames="parts of a message of a guest",
         number="how many",
         more="how many like this were left out since the last line",
         streams="how many streams",

@@ -39,7 +39,7 @@ async def gateway() -> AsyncIterator[Gateway]:
 
 async def left(http: httpx.AsyncClient) -> int:
     """Tokens that are left of the limit."""
-    answer = await http.post("/tokenize", json={})
+    answer = await http.post("/v1/completions", json={})
     return int(answer.headers["x-ratelimit-remaining-tokens"])
 
 

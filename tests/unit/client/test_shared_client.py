@@ -267,7 +267,7 @@ async def test_a_caller_that_leaves_waits_no_longer(client: InferenceClient) -> 
 
 async def test_no_leader_takes_it(client: InferenceClient, leader: ScriptedLeader) -> None:
     leader.silent = True
-    with pytest.raises(Unavailable, match=r"published \d times \(waited 0.5 s\)") as caught:
+    with pytest.raises(Unavailable, match=r"published \d times \(waited \d\.\d s\)") as caught:
         await client.complete(make_request(), timeout_s=5)
     assert caught.value.data["reason"] == "no_answer"
     assert len(leader.requests) >= 3

@@ -98,7 +98,7 @@ async def test_a_limit_of_tokens_counts_what_was_used(stream: bool) -> None:
         again = await http.post(CHAT, content=body, headers=headers)
         left = int(again.headers["x-ratelimit-remaining-tokens"])
         assert 0 <= left - (120 - used - estimate) <= 30, "some seconds bring two tokens each"
-        refused = await http.post("/tokenize", content=b" " * 460 + b"{}", headers=headers)
+        refused = await http.post("/v1/completions", content=b" " * 460 + b"{}", headers=headers)
         assert (refused.status_code, refused.headers["x-ryz-reason"]) == (429, "tenant_tokens")
         assert 0 < float(refused.headers["x-ratelimit-reset-tokens"].removesuffix("s")) <= 60
         wrong = await http.post(CHAT, content=b"{}", headers=headers)

@@ -49,6 +49,7 @@ def test_every_sampling_option_reaches_the_engine() -> None:
         frequency_penalty=0.25,
         logit_bias={12: -100.0, 7: 1.5},
         seed=5,
+        seed_given=True,
         n=3,
         max_tokens=9,
         stop=["\n", "END"],
@@ -75,7 +76,7 @@ def test_an_absent_or_null_option_is_the_default() -> None:
         )
     )
     assert chat_request(chat(**nulls), origin()) == chat_request(chat(), origin())
-    assert chat_request(chat(), origin()).sampling == Sampling(seed=77)
+    assert chat_request(chat(), origin()).sampling == Sampling(seed=77, seed_given=False)
 
 
 def test_completions_default_to_sixteen_tokens_as_openai_does() -> None:
