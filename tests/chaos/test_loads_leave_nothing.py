@@ -11,7 +11,6 @@ import psutil
 import pytest
 import redis
 
-from cli.stack.agent.group_memory import process_bytes
 from cli.stack.host.kv_pool import DIRECTORY
 from services.kvstate.domain import keys
 from tests.kits.chaos.scale import scaled
@@ -49,7 +48,7 @@ class Holdings:
     Attributes:
         descriptors: Open files of each service that stays, the supervisor included.
         threads: Of the same, but the broker.
-        bytes: Memory (PSS) of the same.
+        bytes: Anonymous memory of the same, which does not depend on who else has a page.
         processes: Of the whole stack.
         connections: Sockets of the broker.
         shared: Files in shared memory with KV of groups.
@@ -65,6 +64,12 @@ class Holdings:
     keys: list[str]
 
 
+def anonymous_bytes(pid: int) -> int:
+    """The anonymous pages of a process that are in memory, those that it shares with a fork included."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
 def holdings(stack: Stack) -> Holdings:
     state = stack.state
     lasting = {one.name: psutil.Process(one.pid) for one in state.services if one.name != "worker-g0"}
@@ -76,7 +81,7 @@ def holdings(stack: Stack) -> Holdings:
         descriptors={name: one.num_fds() for name, one in lasting.items()},
         # the broker's runtime starts threads as it likes
         threads={name: one.num_threads() for name, one in lasting.items() if name != "nats"},
-        bytes={name: process_bytes(one.pid) for name, one in lasting.items()},
+        bytes={name: anonymous_bytes(one.pid) for name, one in lasting.items()},
         processes=len(lasting["supervisor"].children(recursive=True)),
         connections=len(lasting["nats"].net_connections("tcp")),
         shared=len(list(Path(psutil.Process(stack.pid_of("worker-g0")).environ()[DIRECTORY]).iterdir())),

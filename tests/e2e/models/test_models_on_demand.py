@@ -22,7 +22,7 @@ from tests.kits.e2e.stack import Stack, ryz
 from tests.kits.e2e.turns import post_turn, said
 from tests.kits.models.file_server import FileServer
 from tests.kits.models.hub_server import add_model, cdn_path, demo_files
-from tests.kits.waiting import wait_for
+from tests.kits.waiting import PATIENCE_S, wait_for
 
 FIRST, SECOND, NOISE, VANISHES = "first", "second", "noise", "vanishes"
 MEMORY_GIB = "2.3"  # 1.4 GiB for groups, each of which counts for about 580 MiB
@@ -280,8 +280,7 @@ def test_a_frozen_supervisor_delays_a_load_and_loses_no_request(stack: Stack, ht
     await_phase(http, NOISE, "asleep")
     os.kill(stack.state.pid, signal.SIGSTOP)
     try:
-        time.sleep(6)  # routers have given the host up
-        assert NOISE not in phases(http)
+        wait_for(lambda: NOISE not in phases(http), "routers have given the host up", PATIENCE_S)
         with ThreadPoolExecutor(1) as pool:
             waits = pool.submit(ask, http, NOISE)
             time.sleep(1)
