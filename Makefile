@@ -56,7 +56,7 @@ MEASURED := $(BIN)/python -W "ignore:Unable to activate pytest branch coverage:R
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test chaos test-models test-clients test-guests test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets compose-models pin-images newest audit sbom clean
+.PHONY: help install dev serve test test-again chaos test-models test-clients test-guests test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets compose-models pin-images newest audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,10 @@ ifndef FORKED
 endif
 	@$(MEASURED) --merge $(COVERAGE) $(if $(FORKED),,$(COVERAGE_ALONE)) --out $(COVERAGE) --skip-covered --fail-under $(COVERAGE_FLOOR)
 endif
+
+test-again: dev ## what failed in the last `make test`, alone; says nothing of why it failed beside others
+	$(BIN)/python -m pytest -m "$(ORDINARY)" --last-failed --last-failed-no-failures none
+	@$(MEASURED) --merge $(COVERAGE) --out $(COVERAGE) --skip-covered --fail-under $(COVERAGE_FLOOR)
 
 chaos: dev ## the same faults as in `make test`, for as long as it takes to trust them: an hour or two (FIGURES: a file for the counts)
 	RYZ_CHAOS=full RYZ_CHAOS_FIGURES=$(FIGURES) $(BIN)/python -m pytest tests/chaos $(LONG_FORMS) $(ARGS)
