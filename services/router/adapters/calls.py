@@ -155,6 +155,14 @@ class AdapterCalls:
     def _refuse_without_leader(self, base: str, name: str) -> NoReturn:
         """Raises the refusal; a model that a host can load is woken, as by a request."""
         now = self._clock()
+        groups = [one.heartbeat for one in self._fleet.groups() if one.heartbeat.model.name == base]
+        if groups and all(one.guest is not None for one in groups):
+            raise InvalidRequest(
+                f"model {base!r} is served by guests alone, which load no adapters; load it for a model that "
+                "has groups of its own",
+                param="base",
+                reason="no_adapters",
+            )
         ready = any(card.name == base for card in self._fleet.models(now))
         refusal = None if ready else self._models.refusal(base, self._fleet, now)
         if refusal is not None:

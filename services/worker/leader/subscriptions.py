@@ -145,17 +145,22 @@ class Subscriptions:
             )
         )
 
-        adapters = calls.adapters
+        if calls.adapters.is_reader:
+            await self._subscribe_inspections()
+        await self._subscribe_tokens()
+
+    async def _subscribe_inspections(self) -> None:
+        """Subscribes to inspections of adapters, of which each goes to one leader of the model."""
+        adapters = self._calls.adapters
         self._subscriptions.append(
-            await bus.subscribe(
+            await self._context.bus.subscribe(
                 subjects.inspect_adapter(self._context.model),
-                handler(InspectAdapter, adapters.inspect_adapter, check=adapters.check_model),
+                self._endpoint.handler(InspectAdapter, adapters.inspect_adapter, check=adapters.check_model),
                 queue=subjects.TOKENIZE_QUEUE,
                 max_concurrent=MAX_INSPECTED,
                 max_pending=MAX_INSPECTIONS,
             )
         )
-        await self._subscribe_tokens()
 
     async def _subscribe_tokens(self) -> None:
         """Subscribes to questions about tokens, of which each goes to one leader of the model."""

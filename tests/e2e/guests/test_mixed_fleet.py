@@ -221,6 +221,30 @@ def test_without_another_group_it_is_refused_by_name(
     assert ask(fleet, "hello", model=SOLO).status_code == 200
 
 
+def load_adapter(fleet: Fleet, base: str, name: str) -> "subprocess.CompletedProcess[str]":
+    command = [*RYZ, "models", "load-adapter", base, name, str(demo_model())]
+    return subprocess.run(
+        [*command, "--state-dir", str(fleet.stack.state_dir.path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+
+
+def test_adapters_are_read_and_computed_by_own_groups(fleet: Fleet) -> None:
+    for number in range(4):
+        loaded = load_adapter(fleet, "demo", f"a{number}")
+        assert loaded.returncode == 0, loaded.stderr
+        answer = ask(fleet, "hello", model=f"demo:a{number}")
+        assert answer.status_code == 200, answer.text
+        assert answer.headers["x-ryz-group"] == "g0"
+
+
+def test_a_model_that_guests_alone_serve_takes_no_adapter(fleet: Fleet) -> None:
+    refused = load_adapter(fleet, SOLO, "a")
+    assert refused.returncode != 0
+    assert f"{SOLO!r}" in refused.stderr
+    assert "guests" in refused.stderr
+
+
 def test_a_session_keeps_its_context_in_both_kinds_of_groups(fleet: Fleet) -> None:
     groups, sizes = set[str](), list[int]()
     for number in range(8):

@@ -20,12 +20,16 @@ class AdapterCalls:
 
     Args:
         inspect: Reads the files of a source, in a thread; raises `AdapterError`. None: there is no reader.
+
+    Attributes:
+        is_reader: The leader can read adapters; a guest's cannot, and leaves the calls to other groups.
     """
 
     def __init__(self, context: LeaderContext, engine: EngineState, inspect: Inspect | None) -> None:
         self._context = context
         self._engine = engine
         self._inspect = inspect
+        self.is_reader = inspect is not None
 
     async def inspect_adapter(self, asked: InspectAdapter, _: Message) -> AdapterInspected:
         """Returns what the files are.
