@@ -39,8 +39,11 @@ def list_models(*, as_json: JsonOption = False, state_dir: StateDirectory = DEFA
         ryz models list --json
     """
     from cli.console import err, out  # noqa: PLC0415 (keeps `ryz --help` quick)
-    from cli.models.listing import listed_models, listing  # noqa: PLC0415
-    from cli.models.serving import serving_groups  # noqa: PLC0415
+    from cli.models.listing import (  # noqa: PLC0415
+        listed_models,
+        listing,
+        serving_groups,
+    )
     from cli.models.store import models_dir  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415

@@ -9,6 +9,7 @@ from rich.table import Table
 
 from cli.models.catalogue import DEMO, CatalogueModel, catalogue
 from cli.models.store import in_bytes, models_dir, size_of, stored_models
+from cli.stack.state import StackState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +20,7 @@ class ListedModel:
         memory: Bytes that a worker group needs at least; 0 if unknown.
         path: Where it lies; empty for a model that is not here.
         part: Bytes that a pull that was cut has left.
-        groups: Of the stack that is up, those that serve it.
+        groups: How many groups of the running stack serve it.
     """
 
     name: str
@@ -101,3 +102,20 @@ def _of_catalogue(model: CatalogueModel) -> ListedModel:
         path=str(path) if path.exists() else "",
         part=size_of(part) if part.exists() else 0,
     )
+
+
+def serving_groups(state: StackState | None) -> Counter[Path]:
+    """Return the number of groups that serve each model, by its file or directory."""
+    import psutil  # noqa: PLC0415 (slow to import)
+
+    found = Counter[Path]()
+    for service in state.services if state is not None else ():
+        if not service.model or not service.pid:
+            continue
+        try:
+            model = psutil.Process(service.pid).environ().get("RYZ_MODEL", "")
+        except (psutil.Error, OSError):
+            continue  # it has ended
+        if model:
+            found[Path(model).resolve()] += 1
+    return found

@@ -103,7 +103,7 @@ class WorkerOptions:
 
 @with_options
 def worker(options: WorkerOptions) -> None:
-    """Join a running stack as a group whose model a server of others computes: vLLM, llama-server, Ollama.
+    """Join a running stack as a group whose model a server of others computes, such as vLLM or llama-server.
 
     It runs until Ctrl-C or SIGTERM, which drain it: running requests go on in other groups. No weights are
     read here. What the server cannot do is shown when it is ready, and refused by name (docs/guests.md). What

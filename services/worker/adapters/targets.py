@@ -76,7 +76,7 @@ def find_targets(
 
     Args:
         path: Of the adapter, for refusals.
-        parts: Of the modules of the pairs.
+        parts: The base's matrices that each module of the pairs covers.
         config: The base's, with a head of its own.
 
     Raises:

@@ -12,7 +12,7 @@ _ALL: frozenset[str] = frozenset(get_args(Ability))
 
 
 def guest_card(facts: GuestFacts) -> GuestCard:
-    """Returns what routers and callers are told of a guest."""
+    """Returns the guest's name and what it lacks, for heartbeats and refusals."""
     lacks = (_ALL - facts.abilities) | _NOT_CARRIED | {REBUILT_STATE}
     return GuestCard(name=facts.name, lacks=sorted(lacks))
 

@@ -127,7 +127,7 @@ class GuestEngine:
         return [row | {"streams": len(self._streams)} | self._guest.status()]
 
     def step_times(self) -> StepTimes | None:
-        """Return None: nobody records what a guest spends its time on."""
+        """Return None: a guest does not tell what its steps spend time on."""
         return None
 
     async def stop(self) -> None:

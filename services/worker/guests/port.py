@@ -76,7 +76,8 @@ class GuestPart(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         sampled: Tokens in order; with an end-of-sequence token as the last one if the guest ended by it.
         finished: Why it brings no more; empty: it goes on.
-        error: Why it cannot go on, one sentence; the sequence is over. Whoever has another group goes there.
+        error: Why it cannot go on, one sentence; the sequence is over. Its request goes on at another group,
+            if there is one.
     """
 
     seq_id: int

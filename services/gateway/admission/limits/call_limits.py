@@ -47,7 +47,7 @@ class CallLimits:
         """Finds the limits of a caller; raises if one of them is known to be used up.
 
         Args:
-            caller: Of the call.
+            caller: Who makes the call; gets its limits.
             spends: The call takes tokens; see `spends_tokens`.
         """
         party = caller.limits = self.leases.party(caller.tenant, caller.key_id)

@@ -24,7 +24,7 @@ class BlockPool:
         region: How many neighbouring blocks are withheld together.
 
     Attributes:
-        changes: Records which names come and go; None: it is not asked for.
+        changes: Records the names that are added and removed; None: they are not recorded.
     """
 
     def __init__(self, num_blocks: int, region: int = 1) -> None:

@@ -81,7 +81,7 @@ class VllmContents:
         self._watchers.append(on_reset)
 
     def reset(self) -> None:
-        """Forgets all: the engine is another one, or nobody knows what became of its cache."""
+        """Forgets all: the engine is another one, or it is not known what became of its cache."""
         self._by_hash.clear()
         self._copies.clear()
         self._changes = None

@@ -51,7 +51,7 @@ def split_arguments(text: str) -> list[str]:
 def engine_arguments(text: str, *, shares: bool) -> list[str]:
     """Return the arguments for vLLM's parser: ours, of which the given ones replace all but the first.
 
-    Its statistics cost time in each step, and nobody reads them here.
+    Its statistics cost time in each step, and the leader has its own.
 
     Args:
         shares: Whether sequences may share what a prefix cache has.

@@ -1,0 +1,1 @@
+"""KV of worker groups: the store, the host tier, families, events."""
