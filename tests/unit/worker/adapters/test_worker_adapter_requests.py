@@ -11,7 +11,7 @@ from services.worker.null.adapter_files import inspect_null_adapter
 from services.worker.null.adapters import shift_of
 from services.worker.null.engine import TEXT
 from shared import codec, subjects
-from shared.bus.api import Message
+from shared.bus.api import Message, NoResponders
 from shared.bus.endpoint import call
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import (
@@ -240,8 +240,11 @@ async def test_files_are_inspected_for_routers(memory_bus: MemoryBus, tmp_path: 
             await ask(str(tmp_path / "none"))
         with pytest.raises(InvalidRequest, match="this subject is for model demo"):
             await ask(adapter.source, "other")
-    async with Kit(memory_bus):
+    async with Kit(memory_bus, inspect=inspect_null_adapter, adapter_bytes=0):
         with pytest.raises(InvalidRequest, match="compute without adapters"):
+            await ask(adapter.source)
+    async with Kit(memory_bus):  # a guest's leader: others of its model are asked
+        with pytest.raises(NoResponders):
             await ask(adapter.source)
 
 
