@@ -56,14 +56,16 @@ MEASURED := $(BIN)/python -W "ignore:Unable to activate pytest branch coverage:R
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev serve test test-again chaos test-models test-clients test-guests test-gpu compile test-compiled test-compose check format docs wheel client-wheel bench secrets compose-models pin-images newest audit sbom clean
+.PHONY: help install dev serve test test-again chaos soak test-models test-clients test-guests test-gpu compile test-compiled test-compose check format docs screenshots site wheel client-wheel release regress bench pin-images newest audit sbom clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-install: $(VENV)/.installed $(VENV)/.kernels ## make .venv, install what serving needs, compile the kernels (at once when nothing changed)
+# a make of its own, whose targets no other one makes at the same time
+install: $(BIN)/python ## make .venv, install what serving needs, compile the kernels meanwhile (at once when nothing changed)
+	@$(MAKE) --no-print-directory -j2 $(VENV)/.installed $(VENV)/.kernels-best
 
-dev: $(VENV)/.installed-dev $(VENV)/.kernels $(VENV)/.prometheus ## the same with the tools for tests and checks
+dev: $(VENV)/.installed-dev $(VENV)/.kernels $(VENV)/.prometheus ## the same with the tools for tests and checks (-j2: at the same time)
 
 serve: install ## install, then start the whole stack on this machine (Ctrl-C ends it)
 	@exec $(BIN)/ryz up $(ARGS)
@@ -122,26 +124,36 @@ format: dev ## put the code into shape
 docs: dev ## write the generated pages anew
 	$(BIN)/python -m tools.docs
 
+screenshots: dev ## make the pictures of the pages anew, from a stack of its own (needs Chromium)
+	$(BIN)/python -m tools.pages.screenshots
+
+site: dev ## build the pages of docs/ as a site in build/site, every link checked (mkdocs-material, installed for it)
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[site]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
+
 wheel: $(BIN)/python ## build a wheel with the kernels of all processors and the demo model, in dist/ (WHEEL_PLATFORM: its platform tag)
 	@$(BIN)/python -m services.worker.engine.native.build --all --fetch-compiler
 	@rm -rf build/lib build/bdist.*
 	$(BIN)/python -m pip wheel --disable-pip-version-check --no-deps --wheel-dir dist \
 		--config-settings=--build-option=bdist_wheel --config-settings=--build-option=--plat-name=$(WHEEL_PLATFORM) .
 
+release: dev ## make wheels, sdists, images, bills of materials and SHA256SUMS in dist/, from the tag that is checked out (ARGS: --no-images)
+	@$(BIN)/python -m tools.release $(ARGS)
+
 client-wheel: dev ## build sdist and wheel of ryzanstein-client, for services that only ask, in dist/
 	$(BIN)/python -m tools.client_package dist
+
+regress: install ## this checkout beside another commit, in turns, with a verdict for each figure (ARGS="--base COMMIT --json FILE")
+	$(BIN)/python -m benchmarks.regress $(ARGS)
 
 bench: install ## measure the serving path on this machine (ARGS: options for `ryz bench serving`)
 	$(BIN)/ryz bench serving $(ARGS)
 
-compose-models: ## plan the worker groups of a models file for Compose (MODELS=models.toml; needs no .venv)
-	@$(or $(PYTHON),python3) deploy/configure.py models $(or $(MODELS),models.toml)
-
-secrets: ## make the passwords that compose.yaml demands and .env lacks (needs no .venv)
-	@$(or $(PYTHON),python3) deploy/configure.py secrets
+soak: install ## a stack under mixed load with a random fault every minute for HOURS=2, with a report and plots in build/soak (ARGS: options for `ryz bench soak`)
+	$(BIN)/ryz bench soak --hours $(or $(HOURS),2) -o build/soak $(ARGS)
 
 pin-images: ## write the images of compose.yaml into .env by their digests in the registry; again to renew them
-	@$(or $(PYTHON),python3) deploy/configure.py images
+	@$(or $(PYTHON),python3) deploy/pin_images.py
 
 newest: dev ## the tests of own code that extends or replaces libraries, with their newest versions in build/newest (LIBRARIES="uvicorn==0.53.0": with these)
 	@$(BIN)/python -m tools.newest $(LIBRARIES)
@@ -180,6 +192,7 @@ $(VENV)/.prometheus: tools/debian/prometheus.py | $(BIN)/python
 	@$(BIN)/python -m tools.debian.prometheus && touch $@ || true
 
 # without a compiler, one is fetched from PyPI for the time being; without a network, ranks serve with the plain path
-$(VENV)/.kernels: $(NATIVE)/build.py $(wildcard $(NATIVE)/src/*) | $(BIN)/python
-	@$(BIN)/python -m services.worker.engine.native.build --fetch-compiler
+# the variant that ranks use; tests compare it with the others that the machine can run
+$(VENV)/.kernels $(VENV)/.kernels-best: $(NATIVE)/build.py $(wildcard $(NATIVE)/src/* $(NATIVE)/src/*/*) | $(BIN)/python
+	@set -o pipefail; $(BIN)/python -m services.worker.engine.native.build $(if $(filter %-best,$@),--best) --fetch-compiler | cat # lines: pip has the terminal
 	@touch $@

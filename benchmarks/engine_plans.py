@@ -65,7 +65,7 @@ class EnginePlan:
     tokens: Annotated[int, Option(min=2, help="Tokens generated for each prompt.")] = 48
     repeats: Annotated[int, Option(min=1, max=100, help="Measured runs; the median counts.")] = 3
     kernels: Annotated[
-        Kernels, Option(help="auto, native, avx512, avx2 or plain."), Word(get_args(Kernels))
+        Kernels, Option(help="auto, native, avx512, avxvnni, avx2 or plain."), Word(get_args(Kernels))
     ] = "auto"
     kv_dtype: Annotated[
         KVDtype, Option(help="Type of the KV cache: auto, fp32 or fp16."), Word(get_args(KVDtype))

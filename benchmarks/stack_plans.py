@@ -89,6 +89,22 @@ class WakingPlan:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuestPlan:
+    """`ryz bench guest`: a server of others that runs already, alone and behind a group."""
+
+    url: Annotated[str, Option(help="Address of the server, such as http://127.0.0.1:8100.")]
+    tokenizer: Annotated[str, Option(help="The model's tokenizer, as for `ryz worker`.")]
+    remote_model: Annotated[str, Option(help="The model's name there.")] = "demo"
+    concurrency: Annotated[
+        Sequence[int], Option(help="Answers at once, one number after the other."), Numbers(512)
+    ] = (1, 8, 32)
+    prompt_tokens: Annotated[int, Option(min=1, help="Of each prompt, all of which differ.")] = 64
+    tokens: Annotated[int, Option(min=2, help="Of each answer.")] = 64
+    rounds: Annotated[int, Option(min=1, max=1000, help="Turns of both, for each number.")] = 8
+    seed: Seed = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AdapterPoolPlan:
     """`ryz bench adapter-pool`: adapters, and a group that has memory for some of them."""
 

@@ -20,8 +20,10 @@ from cli.keys.commands import app as keys
 from cli.logs.command import logs
 from cli.models.commands import app as models
 from cli.models.convert.quantize_command import quantize
+from cli.plain_words import explain_value, name_values
 from cli.profile.command import profile
 from cli.sessions.commands import app as sessions
+from cli.stack.compose.command import plan_containers
 from cli.stack.up import down, up
 from cli.status.command import status
 from cli.tenants.commands import app as tenants
@@ -31,14 +33,29 @@ from cli.worker.command import worker
 
 
 class LazyGroup(TyperGroup):
-    """Loads `bench`, whose own commands are heavy to import, only when it is asked for."""
+    """Loads `bench`, whose own commands are heavy to import, only when it is asked for.
+
+    Help and errors of all commands are in plain words.
+    """
+
+    def invoke(self, ctx: Any) -> Any:
+        """See click."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            explain_value(error)
+            raise
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """See click."""
+        return name_values(super().get_command(ctx, cmd_name))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """See click."""
         if args and args[0] == "bench":
             from cli.bench.commands import app as bench  # noqa: PLC0415
 
-            return "bench", typer.main.get_command(bench), args[1:]
+            return "bench", name_values(typer.main.get_command(bench)), args[1:]
         return super().resolve_command(ctx, args)
 
 
@@ -54,6 +71,7 @@ app = typer.Typer(
 )
 for command in (up, down, worker, chat, status, logs, explain, profile, top, train_demo, quantize, finetune):
     app.command(name=command.__name__.replace("_", "-"))(command)
+app.command("plan-containers", hidden=True)(plan_containers)
 app.add_typer(sessions, name="sessions")
 app.add_typer(batch, name="batch")
 app.add_typer(groups, name="groups")

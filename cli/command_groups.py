@@ -6,21 +6,21 @@ from typing import Annotated
 
 import typer
 
+from cli.nearest_stack import nearest_stack
 from cli.stack.state import DEFAULT_DIR
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 BrokerUrl = Annotated[
     str, typer.Option(help="The broker.  [default: the stack that is up here, or RYZ_NATS_URL]")
 ]
-StateDirectory = Annotated[Path, typer.Option(help="Where `ryz up` keeps its state.")]
+_STATE_HELP = f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}, or of the one stack that is up]"
+StateDirectory = Annotated[Path, typer.Option(help=_STATE_HELP, show_default=False, callback=nearest_stack)]
 GatewayUrl = Annotated[
     str, typer.Option(help="The gateway.  [default: the stack that is up here, or RYZ_URL]")
 ]
 ApiKey = Annotated[str, typer.Option(envvar="RYZ_API_KEY", help="A key of the gateway's.")]
 # None: no directory was named, and `--url` or RYZ_URL may say where the gateway is
-GatewayState = Annotated[
-    Path | None, typer.Option(help=f"Where `ryz up` keeps its state.  [default: {DEFAULT_DIR}]")
-]
+GatewayState = Annotated[Path | None, typer.Option(help=_STATE_HELP, callback=nearest_stack)]
 
 
 def command_group(help_text: str) -> typer.Typer:

@@ -4,6 +4,7 @@ A terminal gets a live table, a pipe or a log gets one plain line per event.
 """
 
 import os
+import re
 import shutil
 import sys
 import time
@@ -22,6 +23,7 @@ from rich.text import Text
 
 from cli.visible import visible
 
+_BLANK_ENDS = re.compile(r"[ \t]+(?=\n|$)")
 PIPE_WIDTH = 240  # of tables that a program reads, so that ids stay whole
 
 
@@ -39,8 +41,21 @@ class PlainConsole(Console):
         for segment in super().render(renderable, options):
             yield segment if segment.control else segment._replace(text=visible(segment.text))
 
+    def print(self, *objects: Any, **options: Any) -> None:
+        """See `Console`. Into a file or a pipe, tables have no blanks at the ends of lines."""
+        if self.is_terminal or all(isinstance(one, str) for one in objects):
+            super().print(*objects, **options)
+            return
+        with self.capture() as captured:
+            super().print(*objects, **options)
+        self.file.write(_BLANK_ENDS.sub("", captured.get()))
 
-def _out() -> Console:
+    def leave_terminal(self) -> None:
+        """Print without styles from now on: its file has become a log."""
+        self._color_system = None
+
+
+def _out() -> PlainConsole:
     wide = not sys.stdout.isatty() and "COLUMNS" not in os.environ
     return PlainConsole(width=PIPE_WIDTH if wide else None)
 

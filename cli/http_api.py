@@ -4,39 +4,46 @@ It finds the stack, asks, and says in one sentence what went wrong. `chat/answer
 """
 
 import os
+import re
 import ssl
 from collections.abc import Generator, Mapping
 from contextlib import AbstractContextManager, suppress
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from urllib.parse import quote
 
 import httpx
 
 from cli.chat.answers import GRACE_S, EventError, StreamPosition, read_answer
 from cli.chat.served_models import ListedModel
 from cli.console import CommandError, fail
-from cli.stack.state import DEFAULT_DIR, StateDir
+from cli.stack.host.reachability import somebody_listens
+from cli.stack.state import DEFAULT_DIR, StateDir, no_stack
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
 DEFAULT_URL = "http://127.0.0.1:8000"
 CANCEL_S = 2.0
+_ADMIN_PATH = "/v1/manage/"
+_OTHER_GATEWAY = "`--url` or RYZ_URL another gateway"
+_ERRNO = re.compile(r"^\[Errno -?\d+\] ")
 
 
 def find_url(given: str, state_dir: Path | None, api_key: str = "") -> str:
     """Return the given URL, else that of the stack that is up here, else `RYZ_URL`, else the default.
 
     Raises:
-        CommandError: A state directory was given that has no stack, or a key would go to the default URL,
-            where any user of this machine may listen.
+        CommandError: No stack is up: nothing listens at the default URL; or a state directory was given, or
+            a key, which would go to the default URL, where any user of this machine may listen.
     """
     if given:
         return clean_url(given)
     stack = StateDir(state_dir or DEFAULT_DIR)
     state = stack.read()
     if state is None and state_dir is not None:
-        fail(f"No stack is up in {stack.path}. `ryz up` starts one; `--state-dir` names another directory.")
+        fail(no_stack(stack.path, _OTHER_GATEWAY))
     if state is not None:
         return state.url
     if named := os.environ.get("RYZ_URL"):
@@ -47,6 +54,8 @@ def find_url(given: str, state_dir: Path | None, api_key: str = "") -> str:
             "the API key is not sent there. Name the gateway with `--url` or RYZ_URL.",
             2,
         )
+    if not somebody_listens(DEFAULT_URL):
+        fail(no_stack(stack.path, _OTHER_GATEWAY))
     return DEFAULT_URL
 
 
@@ -126,8 +135,9 @@ class HttpApi:
         )
 
     def _unreachable(self, error: Exception) -> NoReturn:
+        why = _ERRNO.sub("", str(error)) or type(error).__name__
         fail(
-            f"No answer from {self.url} ({error or type(error).__name__}). Is the stack up? "
+            f"No answer from {self.url} ({why}). Is the stack up? "
             "`ryz up` starts one, `--state-dir` or `--url` names another."
         )
 
@@ -140,6 +150,8 @@ class HttpApi:
             message, code = error["message"], str(error.get("code", ""))
         except (ValueError, KeyError, TypeError, AttributeError):
             message = answer.reason_phrase
+        if answer.status_code == HTTPStatus.UNAUTHORIZED:  # the gateway's text tells of headers
+            message = _key_words(message, code, answer.url.path)
         retry = answer.headers.get("Retry-After")
         again = f", try again in {retry} s" if retry else ""
         exit_code = self.exit_codes.get(answer.status_code, 1)
@@ -159,6 +171,19 @@ class ChatApi(HttpApi):
         if not models:
             fail(f"{self.url} serves no model at the moment; `ryz status` shows why.")
         return models
+
+    def conversation(self, session_id: str) -> list[dict[str, str]]:
+        """Return the messages of a session; none if there is no such session."""
+        try:
+            answer = self.ask("GET", f"/v1/sessions/{quote(session_id, safe='')}", params={"messages": True})
+        except ApiError as error:
+            if error.code == "session_not_found":
+                return []
+            raise
+        try:
+            return [{"role": str(m["role"]), "content": str(m["content"])} for m in answer.json()["messages"]]
+        except (ValueError, TypeError, KeyError, AttributeError):
+            self.refuse_answer()
 
     def stream(
         self, body: dict[str, Any], session_id: str, position: StreamPosition
@@ -189,6 +214,19 @@ class ChatApi(HttpApi):
             if position.stream_id and not position.done:
                 with suppress(httpx.HTTPError):  # if this fails, the grace time ends the stream
                     self._http.delete(f"/v1/streams/{position.stream_id}", timeout=CANCEL_S)
+
+
+def _key_words(message: str, code: str, path: str) -> str:
+    """Return what a command says of a missing or wrong key, in place of the gateway's text about headers."""
+    if _ADMIN_PATH in path:
+        return (
+            "This needs an admin's key: give one, such as that in STATE_DIR/admin.key, with `--api-key` or "
+            "RYZ_API_KEY"
+        )
+    if code == "missing_api_key":
+        message = "the gateway takes no request without an API key"
+    message = f"{message[:1].upper()}{message[1:]}"
+    return f"{message}: give one with `--api-key` or RYZ_API_KEY; `ryz keys create` makes one"
 
 
 def _listed(model: dict[str, Any]) -> ListedModel:

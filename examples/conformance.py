@@ -71,7 +71,7 @@ def failed(request: dict[str, Any], seq: int, code: str, **more: Any) -> dict[st
 Batches = list[tuple[str, list[dict[str, Any]]]]  # the group that sends, and frames of one message
 
 
-def plan(case: str, seen: Seen) -> Batches:  # noqa: PLR0911, PLR0912
+def plan(case: str, seen: Seen) -> Batches:  # noqa: C901, PLR0911, PLR0912
     """What is sent after the newest request; frames that are missing here can be asked for."""
     request = seen.requests[-1]
     frames, first = frames_of(request), len(seen.requests) == 1

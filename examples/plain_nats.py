@@ -26,6 +26,7 @@ CONNECT_TIMEOUT_S = 3
 ACCEPT_TIMEOUT_S = 0.2
 SILENCE_S = 1.0
 ATTEMPTS = 5
+ASK_AGAIN = "the answer is not complete: ask again"
 
 
 def broker_url() -> str:
@@ -151,10 +152,12 @@ class PlainGeneration:
                 f"{self.subjects}.resend.{self.group}", msgpack.packb(resend), timeout=1
             )
         except nats.errors.Error as error:
-            raise GenerationFailed(f"group_lost: group {self.group} does not answer") from error
+            raise GenerationFailed(
+                f"group_lost: group {self.group} no longer answers; {ASK_AGAIN}"
+            ) from error
         reply = msgpack.unpackb(answer.data, strict_map_key=False)
         if not reply["known"]:
-            raise GenerationFailed(f"group_lost: group {self.group} no longer knows the request")
+            raise GenerationFailed(f"group_lost: group {self.group} has forgotten the request; {ASK_AGAIN}")
         self.take(reply.get("frames", []))
 
     def take(self, frames: list[dict[str, Any]]) -> bool:

@@ -48,6 +48,18 @@ def request_root(request: GenerateRequest, key: bytes = b"") -> str:
     return root_hash(request.tenant, system, first, key)
 
 
+def named_root(tenant: str, field: str, value: str, key: bytes = b"") -> str:
+    """Returns a root hash for all requests of a tenant that have this value in a field of their bodies.
+
+    Args:
+        tenant: Another tenant with the same value gets another hash.
+        field: The name of the field.
+        value: Its text.
+        key: As in `root_hash`.
+    """
+    return root_hash(tenant, f"\0{field}", value, key)
+
+
 def new_session_id(root: str) -> str:
     """Returns a session id that contains the conversation's root, so later turns go to the same group."""
     return f"s-{root}-{os.urandom(8).hex()}"
@@ -61,10 +73,14 @@ def is_made_session_id(session_id: str) -> bool:
 def routing_key(request: GenerateRequest) -> str:
     """Returns the key from which the preferred group is computed.
 
-    It is the root in a made session id, or the session id of the caller, or the root of the request. That
-    root never leaves the routers, so it needs no key.
+    It is the root in a made session id, or the session id of the caller, or a root of the request's tenant
+    and `route_key`, or its own root. Those never leave the routers, so they need no key.
     """
-    return request_root(request) if request.session is None else session_key(request.session.session_id)
+    if request.session is not None:
+        return session_key(request.session.session_id)
+    if request.route_key:
+        return named_root(request.tenant, "route_key", request.route_key)
+    return request_root(request)
 
 
 def session_key(session_id: str) -> str:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import AsyncExitStack
 from importlib.metadata import version
 from typing import Any, TypeVar
@@ -233,7 +233,9 @@ class Service:
 Setup = Callable[[Service, AsyncExitStack], Coroutine[Any, Any, None]]
 
 
-def run_service(settings: CommonSettings, name: str, setup: Setup) -> None:
+def run_service(
+    settings: CommonSettings, name: str, setup: Setup, *, log_names: Mapping[str, str] | None = None
+) -> None:
     """Runs a service until SIGTERM or SIGINT, and ends the process with its exit code.
 
     Args:
@@ -241,8 +243,9 @@ def run_service(settings: CommonSettings, name: str, setup: Setup) -> None:
         name: Its name in logs and in the status.
         setup: Builds the service, pushes what must be closed on the stack, and calls `service.ready()`. A
             `RyzError` in it ends the start with one line.
+        log_names: Further fields of each log line.
     """
-    limiter = configure_logging(settings, name)
+    limiter = configure_logging(settings, name, log_names)
     raise SystemExit(uvloop.run(_run(settings, name, setup, limiter)))
 
 

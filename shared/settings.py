@@ -21,7 +21,7 @@ from shared.address import check_address, redact
 from shared.bus.accounts import caller_by
 from shared.gone_settings import describe_gone
 from shared.setting_types import Port, ShareOrNone, UpToTenMinutes, ZeroToHour, ZeroToMillion
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from shared.telemetry.logs.schema import BURST
 from shared.tls import with_files
 
@@ -76,7 +76,7 @@ class BusSettings(RyzSettings):
     """Send to a broker on a loopback address only if it is a process of this user or of root, by
     /proc/net/tcp. `ryz up` sets it for its own broker."""
 
-    def caller(self, url: str = "") -> Caller | None:
+    def caller(self, url: str = "") -> OutsideService | None:
         """Return the bus user that a service outside is, by the broker's URL, or None; see `caller_by`."""
         return caller_by(url or self.nats_url, self.nats_tenant)
 

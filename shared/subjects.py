@@ -96,7 +96,7 @@ def name_in(escaped: str) -> str:
     return name.decode("utf-8", "replace")
 
 
-class Caller(NamedTuple):
+class OutsideService(NamedTuple):
     """A service outside: its user of the broker may publish on the subjects of this pair only.
 
     Gateways have a class of the same name for one call (`services/gateway/admission/caller.py`).
@@ -106,19 +106,19 @@ class Caller(NamedTuple):
     user: str
 
 
-ANY_CALLER = Caller("*", "*")  # in the subjects that routers and leaders subscribe to
+ANY_CALLER = OutsideService("*", "*")  # in the subjects that routers and leaders subscribe to
 
 
-def _callers(caller: Caller | None) -> str:
+def _callers(caller: OutsideService | None) -> str:
     return PREFIX if caller is None else f"{TENANTS}{caller.tenant}.{caller.user}"
 
 
-def caller_of(subject: str) -> Caller | None:
+def caller_of(subject: str) -> OutsideService | None:
     """Returns the caller outside that alone may publish on a subject; None for subjects of services."""
     if not subject.startswith(TENANTS):
         return None
     tenant, user, _ = subject.removeprefix(TENANTS).split(".", 2)
-    return Caller(tenant, user)
+    return OutsideService(tenant, user)
 
 
 def tenant_of(subject: str, named: str) -> str:
@@ -127,17 +127,17 @@ def tenant_of(subject: str, named: str) -> str:
     return named if caller is None else caller.tenant
 
 
-def generate(model: str, caller: Caller | None = None) -> str:
+def generate(model: str, caller: OutsideService | None = None) -> str:
     """Returns the subject for the `GenerateRequest`s of a caller; the queue group of the routers listens."""
     return f"{_callers(caller)}.generate.{token(model)}"
 
 
-def generate_all(caller: Caller) -> str:
+def generate_all(caller: OutsideService) -> str:
     """Returns the pattern for the requests of callers outside, for every model."""
     return f"{_callers(caller)}.generate.*"
 
 
-def again(model: str, caller: Caller | None = None) -> str:
+def again(model: str, caller: OutsideService | None = None) -> str:
     """Returns the subject for `GenerateRequest`s that no group has answered; every router listens.
 
     A router that stands still keeps its share of the queue group's requests until the broker notices.
@@ -145,27 +145,27 @@ def again(model: str, caller: Caller | None = None) -> str:
     return f"{_callers(caller)}.again.{token(model)}"
 
 
-def again_all(caller: Caller) -> str:
+def again_all(caller: OutsideService) -> str:
     """Returns the pattern for such requests of callers outside, for every model."""
     return f"{_callers(caller)}.again.*"
 
 
-def complete(model: str, caller: Caller | None = None) -> str:
+def complete(model: str, caller: OutsideService | None = None) -> str:
     """Returns the subject for whole answers in JSON; the queue group of gateways listens."""
     return f"{_callers(caller)}.complete.{token(model)}"
 
 
-def complete_all(caller: Caller | None = None) -> str:
+def complete_all(caller: OutsideService | None = None) -> str:
     """Returns the pattern for such calls, for every model."""
     return f"{_callers(caller)}.complete.*"
 
 
-def tokenize(model: str, caller: Caller | None = None) -> str:
+def tokenize(model: str, caller: OutsideService | None = None) -> str:
     """Returns the subject for `TokenizeQuery`s; the leaders of the model listen, as a queue group."""
     return f"{_callers(caller)}.tokenize.{token(model)}"
 
 
-def detokenize(model: str, caller: Caller | None = None) -> str:
+def detokenize(model: str, caller: OutsideService | None = None) -> str:
     """Returns the subject for `DetokenizeQuery`s; the leaders of the model listen, as a queue group."""
     return f"{_callers(caller)}.detokenize.{token(model)}"
 
@@ -175,7 +175,7 @@ def inspect_adapter(model: str) -> str:
     return f"{PREFIX}.adapter.inspect.{token(model)}"
 
 
-def models(caller: Caller | None = None) -> str:
+def models(caller: OutsideService | None = None) -> str:
     """Returns the subject for `ListModels`; every router answers, and the first answer counts."""
     return f"{_callers(caller)}.models"
 
@@ -185,17 +185,17 @@ def work(group: str) -> str:
     return f"{PREFIX}.work.{token(group)}"
 
 
-def cancel(group: str, caller: Caller | None = None) -> str:
+def cancel(group: str, caller: OutsideService | None = None) -> str:
     """Returns the subject for `Cancel`s of requests that this group accepted."""
     return f"{_callers(caller)}.cancel.{token(group)}"
 
 
-def cancel_all(caller: Caller | None = None) -> str:
+def cancel_all(caller: OutsideService | None = None) -> str:
     """Returns the subject for `Cancel`s without a known group; every leader listens."""
     return f"{_callers(caller)}.cancel"
 
 
-def resend(group: str, caller: Caller | None = None) -> str:
+def resend(group: str, caller: OutsideService | None = None) -> str:
     """Returns the subject for `Resend`s to a group's leader."""
     return f"{_callers(caller)}.resend.{token(group)}"
 
@@ -250,12 +250,12 @@ def heartbeat(group: str) -> str:
     return f"{PREFIX}.heartbeat.{token(group)}"
 
 
-def batch_calls(caller: Caller | None = None) -> tuple[str, str]:
+def batch_calls(caller: OutsideService | None = None) -> tuple[str, str]:
     """Returns the patterns for calls about files and batches; the queue group of the gateways listens."""
     return f"{_callers(caller)}.files.*", f"{_callers(caller)}.batches.*"
 
 
-def batch_call(name: str, caller: Caller | None = None) -> str:
+def batch_call(name: str, caller: OutsideService | None = None) -> str:
     """Returns the subject of such a call.
 
     Names: `files.put`, `files.join`, `files.read`, `files.query`, `batches.create`, `batches.query`.

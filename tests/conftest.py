@@ -4,10 +4,13 @@ Servers listen on free ports of 127.0.0.1 and end with the test run. Databases a
 tests of a run: use names of your own.
 """
 
+import gc
 import os
 import shutil
 import signal
 import sys
+import tempfile
+import zlib
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -87,16 +90,32 @@ def logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
-def pytest_runtest_setup() -> None:
-    """Let torch compute in one thread: waiting for a second one costs small tensors more than computing."""
+@pytest.fixture(scope="module", autouse=True)
+def what_is_left_open_is_found_here() -> Iterator[None]:
+    """What tests of a file left open fails them, and not a later test during which memory is collected."""
+    yield
+    gc.collect()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let torch compute in one thread, and draw the same in each run.
+
+    Waiting for a second thread costs small tensors more than computing. What a test draws without a generator
+    of its own would depend on the tests before it in the same process.
+    """
     torch = sys.modules.get("torch")
-    if torch is not None and torch.get_num_threads() > 1:
-        torch.set_num_threads(1)
+    if torch is not None:
+        torch.manual_seed(zlib.crc32(item.nodeid.encode()))
+        if torch.get_num_threads() > 1:
+            torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Run tests in as many forked processes as `make test` asks for."""
     share_public_certificates()
+    records = tempfile.mkdtemp(prefix="ryz-state-home-")  # not the user's, whose stack is none of these
+    os.environ["XDG_STATE_HOME"] = records
+    config.add_cleanup(lambda: shutil.rmtree(records, ignore_errors=True))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; tests interrupt
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if processes := os.environ.pop("RYZ_TEST_PROCESSES", ""):

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from benchmarks.adapters.pool_load import first_token_s
-from benchmarks.lib.measuring import Progress, milliseconds, percentile
+from benchmarks.lib.measuring import Progress, milliseconds, percentiles
 from benchmarks.lib.stack import RunningStack
 from benchmarks.stack_plans import AdapterPoolPlan
 from shared.client import AdaptersClient
@@ -56,7 +56,6 @@ async def measure_loads(
 def _row(what: str, ordered: list[float]) -> dict[str, Any]:
     return {
         "what": what,
-        "p50_ms": milliseconds(percentile(ordered, 0.5), 1),
-        "p95_ms": milliseconds(percentile(ordered, 0.95), 1),
+        **percentiles(ordered, "", digits=1),
         "longest_ms": milliseconds(ordered[-1], 1),
     }

@@ -11,7 +11,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.lib.measuring import BenchError, Progress, milliseconds, percentile
+from benchmarks.lib.measuring import BenchError, Progress, milliseconds, percentiles
 from benchmarks.lib.stack import RunningStack
 from benchmarks.stack_plans import AdapterPoolPlan
 
@@ -80,8 +80,7 @@ def _row(plan: AdapterPoolPlan, count: int, ordered: list[float], spent_s: float
     return {
         "adapters": count,
         "requests": len(ordered),
-        "first_token_p50_ms": milliseconds(percentile(ordered, 0.5), 0),
-        "first_token_p99_ms": milliseconds(percentile(ordered, 0.99), 0),
+        **percentiles(ordered, "first_token", digits=0),
         "first_token_longest_ms": milliseconds(ordered[-1], 0),
         "tokens_per_s": round(plan.tokens * len(ordered) / spent_s, 1),
     }

@@ -5,7 +5,6 @@ Rounds alternate and come in pairs of equal requests, so that a change of the ma
 
 import asyncio
 import json
-import math
 import os
 import random
 import time
@@ -14,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.lib.measuring import BenchError, Progress, percentile
+from benchmarks.lib.measuring import BenchError, Progress, percentiles
 from benchmarks.lib.stack import RunningStack
 from benchmarks.stack_plans import BatchPlan
 
@@ -138,14 +137,12 @@ async def measure(plan: BatchPlan, stack: RunningStack, progress: Progress) -> d
 
 
 def _row(mode: str, heard: Heard) -> dict[str, Any]:
-    first, between = sorted(heard.first_s), sorted(heard.between_s)
     return {
         "interactive": mode,
-        "requests": len(first),
+        "requests": len(heard.first_s),
         "failed": heard.failed,
-        "ttft_p50_ms": round(1e3 * percentile(first, 0.5), 2),
-        "ttft_p99_ms": round(1e3 * percentile(first, 0.99), 2),
-        "itl_p50_ms": round(1e3 * percentile(between, 0.5), 2) if between else math.nan,
+        **percentiles(heard.first_s, "ttft", digits=2),
+        **percentiles(heard.between_s, "itl", digits=2),
     }
 
 

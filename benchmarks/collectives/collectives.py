@@ -14,7 +14,7 @@ import msgspec
 
 from benchmarks.engine_plans import CollectivesPlan
 from benchmarks.lib.child import ChildObject, receive_all
-from benchmarks.lib.measuring import Progress, percentile
+from benchmarks.lib.measuring import Progress, percentile, percentiles
 from services.worker.rank_protocol.rank_messages import RankConfig, shared_bytes
 from services.worker.rank_protocol.run_config import EngineRunConfig
 
@@ -117,8 +117,8 @@ async def _measure_size(
     p50, copy_p50 = percentile(sums, 0.5), percentile(copies, 0.5)
     return {
         "backend": backend, "ranks": len(children), "bytes": size, "operations": len(sums),
-        "p50_us": _us(p50), "p99_us": _us(percentile(sums, 0.99)),
-        "copy_p50_us": _us(copy_p50), "copy_p99_us": _us(percentile(copies, 0.99)),
+        **percentiles(sums, "", "us", scale=1e6, digits=2),
+        **percentiles(copies, "copy", "us", scale=1e6, digits=2),
         "times_of_copy": round(p50 / copy_p50, 2),
     }  # fmt: skip
 

@@ -10,7 +10,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any
 
-from benchmarks.lib.measuring import BenchError, milliseconds, percentile
+from benchmarks.lib.measuring import BenchError, milliseconds, percentiles
 from benchmarks.lib.sse import StreamedAnswer
 
 
@@ -65,15 +65,14 @@ def http_figures(runs: Sequence[StreamRun], engine_rate: float) -> dict[str, Any
         BenchError: The streams of a repeat never decoded all together.
     """
     rate = median(run.decode_rate() for run in runs)
-    waits = sorted(stream.times[0] - stream.sent for run in runs for stream in run.streams)
-    gaps = sorted(gap for run in runs for gap in run.gaps())
+    waits = [stream.times[0] - stream.sent for run in runs for stream in run.streams]
+    gaps = [gap for run in runs for gap in run.gaps()]
     tokens = sum(stream.tokens for run in runs for stream in run.streams)
     return {
         "decode_tokens_per_s": round(rate, 1),
         "share_of_engine": round(rate / engine_rate, 4),
-        "ttft_p50_ms": milliseconds(percentile(waits, 0.5)),
-        "itl_p50_ms": milliseconds(percentile(gaps, 0.5)),
-        "itl_p99_ms": milliseconds(percentile(gaps, 0.99)),
+        **percentiles(waits, "ttft"),
+        **percentiles(gaps, "itl"),
         "cpu_ms_per_token": {
             name: milliseconds(sum(run.cpu_s[name] for run in runs) / tokens) for name in runs[0].cpu_s
         },

@@ -10,14 +10,13 @@ import time
 from collections import defaultdict, deque
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from benchmarks.engine.driver import make_prompts
 from benchmarks.engine_plans import MixedPlan, model_name
-from benchmarks.lib.measuring import BenchError, Progress, milliseconds
+from benchmarks.lib.measuring import BenchError, Progress, milliseconds, percentiles
 from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
@@ -206,13 +205,11 @@ def _row(target: int, runs: list[MixedRun], judged_s: float) -> dict[str, Any]:
         raise BenchError("no prompt had its first token in time; measure longer, or ask for shorter prompts")
     return {
         "target_ms": target,
-        "itl_p50_ms": milliseconds(median(gaps), 1),
-        "itl_p99_ms": milliseconds(float(np.quantile(gaps, 0.99)), 1),
+        **percentiles(gaps, "itl", digits=1),
         "worst_second_p99_ms": milliseconds(max(seconds), 1),
         "judged_by_ms": milliseconds(judged_s, 1),
         "seconds_within": round(sum(one <= judged_s for one in seconds) / len(seconds), 4),
-        "ttft_p50_ms": milliseconds(median(first), 1),
-        "ttft_p99_ms": milliseconds(float(np.quantile(first, 0.99)), 1),
+        **percentiles(first, "ttft", digits=1),
         "prompts": sum(run.came for run in runs),
         "answered": len(first),
         "cut_steps": sum(run.cut_steps for run in runs),

@@ -8,7 +8,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.engine.driver import Run
-from benchmarks.lib.measuring import milliseconds, percentile
+from benchmarks.lib.measuring import SHARES, milliseconds, percentile
 from benchmarks.peers.base import Timing
 from benchmarks.peers.contest import PeerType
 
@@ -87,7 +87,7 @@ def step_figures(runs: Sequence[Run]) -> dict[str, Any]:
     whole = computed + sums["leader"]
     return {
         "collectives_share": round(sums["collectives"] / whole, 4) if whole else 0.0,
-        "step_ms": {"p50": milliseconds(percentile(gaps, 0.5)), "p99": milliseconds(percentile(gaps, 0.99))},
+        "step_ms": {which: milliseconds(percentile(gaps, share)) for which, share in SHARES.items()},
         "parts": {name: milliseconds(value / len(steps)) for name, value in sums.items()},
     }
 

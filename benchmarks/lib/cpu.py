@@ -1,7 +1,7 @@
 """Adds up the CPU time of processes, by service.
 
-A service's time is that of its process and of all that it started (ranks). The kernel counts in ticks of
-10 ms, which is fine over seconds.
+A service's time is that of its process and of all that it started (ranks), those that ended and were waited
+for included. The kernel counts in ticks of 10 ms, which is fine over seconds.
 """
 
 from collections.abc import Collection, Mapping
@@ -43,10 +43,14 @@ class CpuMeter:
 
 def spent_s(pid: int, with_children: bool) -> float:
     """Return the CPU seconds that a process has spent; raises `BenchError` if it has ended."""
-    try:
-        root = psutil.Process(pid)
-        children = root.children(recursive=True) if with_children else []
-        times = [process.cpu_times() for process in (root, *children)]
-    except psutil.NoSuchProcess as error:
-        raise BenchError(f"process {error.pid} ended during the measurement") from error
-    return float(sum(one.user + one.system for one in times))
+    while True:
+        try:
+            root = psutil.Process(pid)
+            times = [root.cpu_times()]
+            if not with_children:
+                return float(times[0].user + times[0].system)
+            times += [child.cpu_times() for child in root.children(recursive=True)]
+            return float(sum(sum(one[:4]) for one in times))  # with the time of children that have ended
+        except psutil.NoSuchProcess as error:
+            if error.pid == pid:
+                raise BenchError(f"process {pid} ended during the measurement") from error

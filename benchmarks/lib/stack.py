@@ -1,6 +1,6 @@
 """The stack that a benchmark measures, as it is handed to it. The caller starts and ends it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -16,6 +16,7 @@ class RunningStack:
         pids: Process id of each service, by the service's name.
         nats_urls: URLs of its broker, by user.
         grpc: Where it answers by gRPC; empty: nowhere.
+        services_now: Reads the process id of each service and whether it is ready, after restarts as well.
     """
 
     url: str
@@ -23,6 +24,7 @@ class RunningStack:
     pids: Mapping[str, int] = field(default_factory=dict)
     nats_urls: Mapping[str, str] = field(default_factory=dict)
     grpc: str = ""
+    services_now: Callable[[], Mapping[str, tuple[int, bool]]] = dict
 
 
 class StackStarter(Protocol):

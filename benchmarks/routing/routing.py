@@ -10,9 +10,10 @@ import random
 from collections import Counter
 from collections.abc import Iterator
 from itertools import count
-from statistics import fmean, quantiles
+from statistics import fmean
 from typing import Any
 
+from benchmarks.lib.measuring import percentiles
 from benchmarks.routing.model import BEAT_MS, MODEL, GroupRates, ModelledGroup, ModelledTurn
 from benchmarks.stack_plans import RoutingPlan
 from services.router.domain.decision import Assignment, RequestFacts
@@ -126,7 +127,6 @@ class World:
         computed = {group.name: float(group.computed - before[group.name][1]) for group in groups}
         requests = Counter(turn.group for turn in turns)
         history = sum(turn.history for turn in turns) or 1
-        ttft = quantiles([(turn.first_s - turn.arrived_s) * 1000 for turn in turns], n=100)
         return {
             "policy": self._policy.name,
             "imbalance_tokens": round(imbalance(computed, even), 4),
@@ -134,8 +134,7 @@ class World:
             "imbalance_requests": round(imbalance(requests, even), 4),
             "hit_rate": round(sum(turn.cached for turn in turns) / history, 4),
             "fetched_rate": round(sum(turn.fetched for turn in turns) / history, 4),
-            "ttft_p50_ms": round(ttft[49], 1),
-            "ttft_p99_ms": round(ttft[98], 1),
+            **percentiles([turn.first_s - turn.arrived_s for turn in turns], "ttft", digits=1),
             "use": round(fmean(busy_s.values()) / elapsed_s, 3),
             "turns": len(turns),
             "refused": self._refused,

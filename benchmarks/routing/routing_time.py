@@ -3,9 +3,9 @@
 import random
 import time
 from collections.abc import Sequence
-from statistics import quantiles
 from typing import Any
 
+from benchmarks.lib.measuring import percentiles
 from benchmarks.routing.model import MODEL, GroupRates, ModelledGroup, ModelledTurn
 from services.router.domain.decision import RequestFacts
 from services.router.domain.groups.fleet import Fleet
@@ -44,12 +44,11 @@ def _row(size: int, decisions: int) -> dict[str, Any]:
         choose_us.append((ended - seen) * 1e6)
         decide_us.append((ended - began) * 1e6)
         sessions.note_sent(facts, asker, random_.choice(view.ready).name, now)
-    return {"groups": size, **_percentiles("choose", choose_us), **_percentiles("decide", decide_us)}
-
-
-def _percentiles(name: str, times_us: list[float]) -> dict[str, float]:
-    cuts = quantiles(times_us, n=100)
-    return {f"{name}_p50_us": round(cuts[49], 1), f"{name}_p99_us": round(cuts[98], 1)}
+    times = {"choose": choose_us, "decide": decide_us}
+    found = dict[str, float]()
+    for name, times_us in times.items():
+        found |= percentiles(times_us, name, "us", scale=1.0, digits=1)
+    return {"groups": size, **found}
 
 
 def _fleet(size: int, random_: random.Random) -> Fleet:

@@ -5,6 +5,7 @@ the answer, and opens itself again when the server closes it. `answers.py` decid
 """
 
 import asyncio
+import re
 from collections import Counter
 from dataclasses import dataclass
 from time import perf_counter
@@ -16,6 +17,8 @@ from benchmarks.serving.answers import judge_completion, judge_stream
 from benchmarks.serving.requests import NumberedRequests
 
 REOPEN_DELAY_S = 0.05
+# Of an event: some servers send the head, or an event without text, long before the first token.
+_TEXT = re.compile(rb'"content": ?"[^"]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +41,18 @@ class Recorder:
 
     def __init__(self) -> None:
         self.latencies_s: list[float] = []
-        self.first_bytes_s: list[float] = []
+        self.first_texts_s: list[float] = []
         self.events = 0
         self.problems: Counter[str] = Counter()
         self.measuring = False
         self.stopping = False
 
-    def count_answer(self, latency_s: float, first_byte_s: float, events: int) -> None:
+    def count_answer(self, latency_s: float, first_text_s: float, events: int) -> None:
         """Record a right answer, whose text came in so many events."""
         if self.measuring:
             self.events += events
             self.latencies_s.append(latency_s)
-            self.first_bytes_s.append(first_byte_s)
+            self.first_texts_s.append(first_text_s)
 
     def count_problem(self, problem: str) -> None:
         """Record a wrong or missing answer; those of the warm-up count as well."""
@@ -114,8 +117,6 @@ class LoadConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse bytes of an answer."""
-        if self._first_at == 0.0:
-            self._first_at = perf_counter()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -126,6 +127,8 @@ class LoadConnection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body; called by the parser."""
+        if self._first_at == 0.0 and _TEXT.search(body):
+            self._first_at = perf_counter()
         self._body.append(body)
 
     def on_message_complete(self) -> None:
@@ -141,7 +144,7 @@ class LoadConnection(asyncio.Protocol):
             self._fail(problem)
         else:
             self.idle.set()
-            self._recorder.count_answer(now - self._sent_at, self._first_at - self._sent_at, events)
+            self._recorder.count_answer(now - self._sent_at, (self._first_at or now) - self._sent_at, events)
         if self._keep_alive:
             self._send()
         else:

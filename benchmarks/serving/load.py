@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
-from benchmarks.lib.measuring import percentile
+from benchmarks.lib.measuring import percentiles
 from benchmarks.serving.connection import LoadConnection, LoadTarget, Recorder
 from benchmarks.serving.requests import http_requests
 
@@ -25,7 +25,8 @@ GRACE_S = 10.0  # for answers that are due at the end; after that they are error
 class LoadFigures:
     """Figures of one level of concurrency; latencies are those of right answers.
 
-    `events_per_answer` counts the events that brought text of streamed answers.
+    `ttft_*` are times to the first text of streamed answers; `events_per_answer` counts the events that
+    brought some.
     """
 
     concurrency: int
@@ -34,8 +35,11 @@ class LoadFigures:
     errors: int = 0
     requests_per_s: float = 0.0
     p50_ms: float = math.nan
+    p95_ms: float = math.nan
     p99_ms: float = math.nan
     ttft_p50_ms: float = math.nan
+    ttft_p95_ms: float = math.nan
+    ttft_p99_ms: float = math.nan
     events_per_answer: float = math.nan
     cpu_us_per_request: float = math.nan
     error_kinds: dict[str, int] = field(default_factory=dict)
@@ -97,8 +101,8 @@ class Load:
     async def finish(self) -> LoadFigures:
         """Wait for late answers, close the connections, and return the figures."""
         figures, recorder = self._figures, self._recorder
-        waits = [asyncio.create_task(connection.idle.wait()) for connection in self._connections]
-        for task in (await asyncio.wait(waits, timeout=GRACE_S))[1]:
+        ends = [asyncio.create_task(connection.idle.wait()) for connection in self._connections]
+        for task in (await asyncio.wait(ends, timeout=GRACE_S))[1]:
             task.cancel()
             recorder.count_problem(f"no answer within {GRACE_S:g} s of the end")
         for connection in self._connections:
@@ -110,8 +114,9 @@ class Load:
             dict(recorder.problems.most_common(5)),
         )
         figures.requests_per_s = len(latencies) / figures.seconds
-        figures.p50_ms, figures.p99_ms = (1e3 * percentile(latencies, share) for share in (0.5, 0.99))
-        figures.ttft_p50_ms = 1e3 * percentile(sorted(recorder.first_bytes_s), 0.50)
+        for name, times_s in (("", latencies), ("ttft", recorder.first_texts_s)):
+            for field_name, value in percentiles(times_s, name).items():
+                setattr(figures, field_name, value)
         figures.events_per_answer = recorder.events / (len(latencies) or math.nan)
         figures.cpu_us_per_request /= len(latencies) or math.nan
         return figures

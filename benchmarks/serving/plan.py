@@ -37,9 +37,10 @@ class ServingPlan:
     grpc: Annotated[str, Option(help="With --url, where the stack answers by gRPC, as HOST:PORT.")] = ""
     peer: Annotated[
         Literal["", "dynamo"],
-        Option(help="dynamo: measures it as well, with the same client. Needs --model DIR."),
+        Option(help="dynamo: measures it in turns with ours, by the same client. Needs --model DIR."),
         Word(("", "dynamo")),
     ] = ""
     peer_envs: Annotated[
         Path | None, Option(help="Directory of the peer's Python environment, which is called dynamo.")
     ] = None
+    rounds: Annotated[int, Option(min=1, max=99, help="With --peer turns at each level; medians count.")] = 1

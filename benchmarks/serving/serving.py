@@ -4,8 +4,10 @@ Every level runs in a load generator process of its own (`load.py`), whose CPU t
 services.
 """
 
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
+from statistics import median
 from typing import Any
 
 from benchmarks.lib.child import ChildObject
@@ -45,6 +47,39 @@ def measure(plan: ServingPlan, stack: RunningStack, progress: Progress) -> dict[
     return {"rows": rows} | {names[transport]: found[max(found)] for transport, found in cpus.items()}
 
 
+def measure_in_turns(
+    plan: ServingPlan, stacks: Mapping[str, RunningStack], progress: Progress
+) -> dict[str, Any]:
+    """Measure servers by HTTP in turns at each level, `plan.rounds` times; figures are medians of the rounds.
+
+    Args:
+        stacks: By the names of the servers, which all run meanwhile.
+
+    Returns:
+        A row for each level and server, and CPU milliseconds a request of the last round by server.
+
+    Raises:
+        BenchError: See `measure`.
+    """
+    rows, cpu = [], dict[str, dict[str, float]]()
+    for concurrency in plan.concurrency:
+        level = replace(plan, concurrency=(concurrency,))
+        rounds: dict[str, list[dict[str, Any]]] = {server: [] for server in stacks}
+        for _ in range(plan.rounds):
+            for server, stack in stacks.items():
+                report = measure(level, stack, progress)
+                rounds[server] += report["rows"]
+                cpu[server] = report["cpu_ms_per_request"]
+        rows += [{"server": server} | _median_row(found) for server, found in rounds.items()]
+    return {"rows": rows, "cpu_ms_per_request": cpu}
+
+
+def _median_row(rounds: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the medians of a level's rows; errors are added up."""
+    row = {name: round(median(one[name] for one in rounds), 3) for name in rounds[0] if name != "error_kinds"}
+    return row | {"errors": sum(one["errors"] for one in rounds)}
+
+
 def _measure_level(
     plan: ServingPlan, stack: RunningStack, concurrency: int, transport: Transport, progress: Progress
 ) -> tuple[dict[str, Any], dict[str, float]]:
@@ -72,8 +107,8 @@ def _measure_level(
     if not figures.requests:
         kinds = ", ".join(figures.error_kinds) or "nothing came back"
         raise BenchError(f"no right answer at {named}: {kinds}")
-    names = ["concurrency", "requests_per_s", "p50_ms", "p99_ms", "errors"]
-    names += ["ttft_p50_ms", "events_per_answer"] if plan.stream else []
+    names = ["concurrency", "requests_per_s", "p50_ms", "p95_ms", "p99_ms", "errors"]
+    names += ["ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "events_per_answer"] if plan.stream else []
     names += ["error_kinds"] if figures.error_kinds else []
     values = asdict(figures)
     row = {

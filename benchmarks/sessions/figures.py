@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.lib.measuring import percentile
+from benchmarks.lib.measuring import percentiles
 from benchmarks.lib.service_metrics import ServiceMetrics, between, quantile
 from benchmarks.sessions.client import StreamedTurn
 from services.router.domain.groups.balance import imbalance
@@ -44,7 +44,6 @@ def row(policy: str, measured: MeasuredTurns) -> dict[str, Any]:
         turns[answer.group] += 1
     prompt = sum(answer.prompt for answer in answers) or 1
     fetched = sum(answer.fetched for answer in answers)
-    first_ms = sorted(answer.first_s * 1000 for answer in answers)
     sessions = Counter(answer.session for answer in answers)
     found = {
         "policy": policy,
@@ -53,8 +52,7 @@ def row(policy: str, measured: MeasuredTurns) -> dict[str, Any]:
         "imbalance_requests": round(imbalance(turns, even), 4),
         "hit_rate": round((sum(answer.cached for answer in answers) - fetched) / prompt, 4),
         "fetched_rate": round(fetched / prompt, 4),
-        "ttft_p50_ms": round(percentile(first_ms, 0.50), 1),
-        "ttft_p99_ms": round(percentile(first_ms, 0.99), 1),
+        **percentiles([answer.first_s for answer in answers], "ttft", digits=1),
         "turns": len(answers),
         "turns_per_s": round(len(answers) / measured.seconds, 1),
         "busiest_session": round(max(sessions.values(), default=0) / max(1, len(answers)), 4),

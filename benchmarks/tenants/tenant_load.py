@@ -24,7 +24,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.lib.measuring import BenchError, Progress, milliseconds, percentile
+from benchmarks.lib.measuring import SHARES, BenchError, Progress, milliseconds, percentile
 from benchmarks.lib.sse import read_stream
 from benchmarks.stack_plans import TenantsPlan
 from benchmarks.tenants.fair_bound import WINDOW_S, Rival, Served, bound_report
@@ -274,8 +274,7 @@ def _row(name: str, phase: Phase) -> dict[str, Any]:
     return {
         "phase": name,
         "requests": sum(len(phase.first_s.get(one, ())) for one in TENANTS[1:]),
-        "first_token_p50_ms": _rounded(_first(phase, 0.5)),
-        "first_token_p99_ms": _rounded(_first(phase, 0.99)),
+        **{f"first_token_{which}_ms": _rounded(_first(phase, share)) for which, share in SHARES.items()},
         "flood_p50_ms": _rounded(percentile(sorted(phase.first_s.get("flood", ())), 0.5)),
         "flood_tokens_per_s": round(served.get("flood", 0) / phase.seconds, 1),
         "tokens_per_s": round(sum(served.values()) / phase.seconds, 1),

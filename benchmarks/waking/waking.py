@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.lib.measuring import BenchError, Progress, milliseconds, percentile
+from benchmarks.lib.measuring import BenchError, Progress, milliseconds, percentiles
 from benchmarks.lib.stack import RunningStack
 from benchmarks.stack_plans import WakingPlan
 
@@ -38,12 +38,13 @@ def measure(plan: WakingPlan, stack: RunningStack, progress: Progress) -> dict[s
 
 
 def _row(state: str, times: list[float]) -> dict[str, Any]:
-    ordered = sorted(times)
-    shares = {"p50": 0.5, "p95": 0.95, "longest": 1.0}
-    figures = {
-        f"first_token_{name}_ms": milliseconds(percentile(ordered, s), 0) for name, s in shares.items()
+    figures = percentiles(times, "first_token", digits=0)
+    return {
+        "state": state,
+        "requests": len(times),
+        **figures,
+        "first_token_longest_ms": milliseconds(max(times), 0),
     }
-    return {"state": state, "requests": len(times), **figures}
 
 
 def _first_token_s(http: httpx.Client, model: str, tokens: int) -> float:

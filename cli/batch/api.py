@@ -45,7 +45,12 @@ class BatchApi(HttpApi):
         """Return the batch with that id, or the newest one that was made of that file."""
         if name.startswith("batch_") and not Path(name).exists():
             return self._object("GET", _at(name))
-        path = readable(Path(name))
+        path = Path(name)
+        if not path.is_file():
+            fail(
+                f"{name} is neither a file nor the id of a batch (batch_...); `ryz batch list` shows them.",
+                3,
+            )
         found = self.made_of(digest_of(path))
         return found or fail(f"No batch was made of {path}; `ryz batch submit {path}` makes one.", 3)
 
@@ -67,6 +72,21 @@ class BatchApi(HttpApi):
     def change(self, batch_id: str, action: str) -> dict[str, Any]:
         """Cancel, pause or resume a batch."""
         return self._object("POST", _at(batch_id, f"/{action}"))
+
+    def first_error(self, file_id: str) -> str:
+        """Return the first error of a file of errors in one line, after the request's `custom_id`."""
+        first = b""
+        with self.content(file_id) as (_, parts):
+            for part in parts:
+                first += part
+                if b"\n" in part:
+                    break
+        try:
+            line = json.loads(first.partition(b"\n")[0])
+            error = line["error"] or line["response"]["body"]["error"]
+            return f"{line['custom_id']}: {' '.join(error['message'].split())}"
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.refuse_answer()
 
     @contextmanager
     def content(self, file_id: str) -> Iterator[tuple[int, Iterator[bytes]]]:

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -38,16 +38,23 @@ def _gateway(common: GatewayOptions) -> Iterator["BatchApi"]:
         api.close()
 
 
-def _print(batch: dict[str, Any], as_json: bool) -> None:
-    """Print the batch for machines, or a sentence for people; a batch whose file is wrong is a failure."""
+def _print(api: "BatchApi", batch: dict[str, Any], as_json: bool) -> None:
+    """Print the batch for machines, or a sentence for people, with the first error of its requests.
+
+    A batch whose file is wrong is a failure.
+    """
     from cli.batch.view import sentence  # noqa: PLC0415
-    from cli.console import out  # noqa: PLC0415
+    from cli.console import CommandError, out  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
 
     if as_json:
         print(json_text(batch))
     else:
         out.print(sentence(batch), markup=False, soft_wrap=True)
+        if batch["error_file_id"] and batch["request_counts"]["failed"]:
+            with suppress(CommandError):  # the file may be deleted by now
+                first = api.first_error(batch["error_file_id"])
+                out.print(f"  first error: {first}", markup=False, soft_wrap=True)
     if batch["status"] == "failed":
         raise typer.Exit(1)
 
@@ -82,7 +89,7 @@ def submit(
         batch = known or api.submit(file, window)
         if wait:
             batch = follow(lambda: api.find(batch["id"]))
-        _print(batch, common.as_json)
+        _print(api, batch, common.as_json)
 
 
 @app.command()
@@ -100,7 +107,7 @@ def status(
         batch = api.find(name)
         if wait:
             batch = follow(lambda: api.find(batch["id"]))
-        _print(batch, common.as_json)
+        _print(api, batch, common.as_json)
 
 
 @app.command()
@@ -135,7 +142,7 @@ def fetch(
                 _write(api, file_id, path)
                 if not common.as_json:
                     out.print(f"wrote {path}", markup=False, soft_wrap=True)
-        _print(batch, common.as_json)
+        _print(api, batch, common.as_json)
         if batch["error_file_id"]:
             raise typer.Exit(1)
 
@@ -178,7 +185,7 @@ def resume(name: BatchName, *, common: GatewayOptions) -> None:
 
 def _change(name: str, action: str, common: GatewayOptions) -> None:
     with _gateway(common) as api:
-        _print(api.change(api.find(name)["id"], action), common.as_json)
+        _print(api, api.change(api.find(name)["id"], action), common.as_json)
 
 
 @app.command("list")

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal
 
 from cli.batch.api import ENDED
 from cli.console import err
@@ -34,7 +34,11 @@ def table(batches: Iterable[Batch]) -> Any:
     """Return a table of batches."""
     from rich.table import Table  # noqa: PLC0415 (keeps `ryz --help` quick)
 
-    shown = Table("batch", "state", "done", "failed", "of", "route", "file", box=None)
+    shown = Table(box=None, padding=(0, 2, 0, 0))
+    for heading in ("batch", "state", "done", "failed", "of", "route", "file"):
+        justify: Literal["left", "right"] = "right" if heading in {"done", "failed", "of"} else "left"
+        whole = heading in {"batch", "state"}
+        shown.add_column(heading, justify=justify, header_style="dim", overflow="fold", no_wrap=whole)
     for batch in batches:
         counts = batch["request_counts"]
         name = (batch.get("metadata") or {}).get("ryz_file", batch["input_file_id"])

@@ -22,7 +22,10 @@ def batch(plan: BatchPlan, *, as_json: AsJson = False) -> None:
     """
     from benchmarks.batch.batch import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
-    with reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report, ExitStack() as cleanup:
+    with (
+        reporting("batch", _show, as_json=as_json, packages=SERVING_PACKAGES) as report,
+        ExitStack() as cleanup,
+    ):
         if plan.url:
             stack = RunningStack(plan.url.rstrip("/"), plan.model or "demo")
         else:

@@ -19,7 +19,7 @@ def kv(plan: KVColdPlan, *, as_json: AsJson = False) -> None:
             f"--kv-heads {plan.kv_heads} does not divide --heads {plan.heads}; take a divisor of it.",
             exit_code=2,
         )
-    with reporting(_show, as_json=as_json) as report:
+    with reporting("kv", _show, as_json=as_json) as report:
         err.print("measuring", style="dim")
         report.update(measure(plan))
 

@@ -16,7 +16,7 @@ def collectives(plan: CollectivesPlan, *, as_json: AsJson = False) -> None:
     if wrong := [size for size in plan.sizes if size % 4]:
         fail(f"--sizes takes multiples of 4, the size of a float, got {wrong[0]}.", exit_code=2)
     with (
-        reporting(_show, as_json=as_json) as report,
+        reporting("collectives", _show, as_json=as_json) as report,
         counting_bar(len(plan.backends) * (1 + len(plan.sizes))) as progress,
     ):
         report["rows"] = asyncio.run(measure(plan, progress))
@@ -25,7 +25,7 @@ def collectives(plan: CollectivesPlan, *, as_json: AsJson = False) -> None:
 def _show(report: Report) -> None:
     columns = {
         "backend": "{backend}", "ranks": "{ranks}", "bytes": "{bytes:,}", "p50 us": "{p50_us:,.1f}",
-        "p99 us": "{p99_us:,.1f}", "copy p50 us": "{copy_p50_us:,.1f}",
+        "p95 us": "{p95_us:,.1f}", "p99 us": "{p99_us:,.1f}", "copy p50 us": "{copy_p50_us:,.1f}",
         "times of a copy": "{times_of_copy:.1f}",
     }  # fmt: skip
     print_table("all-reduce", report["rows"], columns)

@@ -9,6 +9,7 @@ from cli.bench.bench_kv import kv
 from cli.bench.collectives import collectives
 from cli.bench.compare import compare
 from cli.bench.context import context
+from cli.bench.engine.bench_closed_loop import closed_loop
 from cli.bench.engine.bench_engine import engine
 from cli.bench.engine.bench_finetune import finetune
 from cli.bench.engine.bench_grammar import grammar
@@ -19,9 +20,11 @@ from cli.bench.model import make_model
 from cli.bench.overflow import overflow
 from cli.bench.quality import quality
 from cli.bench.routing import routing
+from cli.bench.serving.bench_guest import guest
 from cli.bench.serving.bench_serving import serving
 from cli.bench.serving.bench_tenants import tenants
 from cli.bench.sessions import sessions
+from cli.bench.soak.bench_soak import soak
 from cli.bench.waking import waking
 
 app = typer.Typer(
@@ -36,6 +39,7 @@ COMMANDS = (
     engine,
     grammar,
     mixed,
+    closed_loop,
     adapters,
     adapter_pool,
     tenants,
@@ -53,7 +57,9 @@ COMMANDS = (
     batch,
     quality,
     waking,
+    soak,
     finetune,
+    guest,
 )
 for command in COMMANDS:
     app.command(command.__name__.replace("_", "-"))(command)

@@ -21,8 +21,7 @@ def compare(
 ) -> None:
     """Compare two results of the same bench; the exit code is 1 when a figure got worse than allowed.
 
-    Results of `ryz bench engine`, `serving`, `collectives` and `quality` are understood. On different
-    machines the comparison says so, and means little.
+    Results of all benches are understood. On different machines the comparison says so, and means little.
     """
     from benchmarks.compare.compare import compare_files  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
@@ -33,7 +32,7 @@ def compare(
     except BenchError as error:
         fail(f"{error}.", exit_code=2)
     worse = found.regressions(allowed)
-    table = Table("row", "figure", "old", "new", "change", title=f"{found.kind}: {old.name} and {new.name}")
+    table = Table("row", "figure", "old", "new", "change", title=f"{old.name} and {new.name}")
     for change in found.changes:
         style = "red" if change in worse else "green" if change.worse_by < -allowed else ""
         cells = (change.row, change.figure, f"{change.old:g}", f"{change.new:g}", _text(change))

@@ -27,7 +27,7 @@ def context(plan: ContextPlan, *, as_json: AsJson = False) -> None:
     require_context(
         require_model(plan.model), "--contexts and --tokens", max(plan.contexts) + plan.tokens + 1
     )
-    with reporting(_show, as_json=as_json) as report, counting_bar(num_steps(plan)) as progress:
+    with reporting("context", _show, as_json=as_json) as report, counting_bar(num_steps(plan)) as progress:
         report.update(measure(plan, progress))
 
 

@@ -41,7 +41,7 @@ def failover(plan: FailoverPlan, *, as_json: AsJson = False) -> None:
         plan = replace(plan, model=demo_model())
     command = {"--groups": 2, "--tensor-parallel": plan.tensor_parallel, "--log-level": "warning"}
     command |= {"--model": plan.model} if plan.model is not None else {}
-    with reporting(_show, as_json=as_json) as report:
+    with reporting("failover", _show, as_json=as_json) as report:
         err.print("starting a stack", style="dim")
         with counting_bar(plan.kills + 1 + bool(plan.calm)) as progress, own_stack(command) as stack:
             report.update(asyncio.run(measure(stack, plan, progress)))
@@ -66,7 +66,13 @@ def _show(report: Report) -> None:
     what = "freezes" if report["freezes"] else "kills"
     title = f"{report['kills']} {what} under {report['concurrency']} streams"
     rows = [{"what": what, **spread} for what, spread in spreads.items()]
-    columns = {"ms": "{what}", "p50": "{p50:,.1f}", "p99": "{p99:,.1f}", "max": "{max:,.1f}"}
+    columns = {
+        "ms": "{what}",
+        "p50": "{p50:,.1f}",
+        "p95": "{p95:,.1f}",
+        "p99": "{p99:,.1f}",
+        "max": "{max:,.1f}",
+    }
     print_table(title, rows, columns)
     print_line(
         f"{report['streams']} streams, {report['interrupted']} interrupted, {report['unequal']} unequal, "

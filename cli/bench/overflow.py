@@ -34,7 +34,7 @@ def overflow(plan: OverflowPlan, *, as_json: AsJson = False) -> None:
 
     plan = with_model(plan)
     with (
-        reporting(_show, as_json=as_json) as report,
+        reporting("overflow", _show, as_json=as_json) as report,
         tempfile.TemporaryDirectory(prefix="ryz-bench-") as folder,
     ):
         directory = plan.model or Path(folder) / "model"
@@ -85,9 +85,12 @@ def _measure(directory: Path, plan: OverflowPlan) -> dict[str, Any]:
 
 
 def _show(report: Report) -> None:
-    p99 = report["ttft_p99_ms"]
-    rows = [{"kind": kind, "p50": value, "p99": p99[kind]} for kind, value in report["ttft_ms"].items()]
-    columns = {"KV is": "{kind}", "TTFT p50 ms": "{p50:,.1f}", "p99 ms": "{p99:,.1f}"}
+    p95, p99 = report["ttft_p95_ms"], report["ttft_p99_ms"]
+    rows = [
+        {"kind": kind, "p50": value, "p95": p95[kind], "p99": p99[kind]}
+        for kind, value in report["ttft_ms"].items()
+    ]
+    columns = {"KV is": "{kind}", "TTFT p50 ms": "{p50:,.1f}", "p95 ms": "{p95:,.1f}", "p99 ms": "{p99:,.1f}"}
     print_table(f"next turn of a session of {report['session_tokens']} tokens", rows, columns)
     print_line(f"computing takes {report['recompute_over_fetch']} times as long as fetching")
     if report["turns"]:

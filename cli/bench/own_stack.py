@@ -57,9 +57,17 @@ def own_stack(
                 process_group=0,
             )
         try:
-            state = _await_ready(up, StateDir(Path(name)), log, timeout_s)
+            state_dir = StateDir(Path(name))
+            state = _await_ready(up, state_dir, log, timeout_s)
             pids = {one.name: one.pid for one in state.services}
-            yield RunningStack(state.url, state.model, pids, state.nats_urls, state.grpc_address)
+
+            def services_now() -> dict[str, tuple[int, bool]]:
+                now = state_dir.read()
+                return {one.name: (one.pid, one.ready) for one in now.services} if now is not None else {}
+
+            yield RunningStack(
+                state.url, state.model, pids, state.nats_urls, state.grpc_address, services_now
+            )
         finally:
             _end(up, STOP_TIMEOUT_S)
 

@@ -27,7 +27,7 @@ def quality(plan: QualityPlan, *, as_json: AsJson = False) -> None:
         plan = replace(plan, reference=reference)
     require_peers(plan.peers, plan.peer_envs, logits=True)
     require_context(require_model(plan.model), f"windows of --window {plan.window}", plan.window)
-    with reporting(_show, as_json=as_json) as report, counting_bar(num_steps(plan)) as progress:
+    with reporting("quality", _show, as_json=as_json) as report, counting_bar(num_steps(plan)) as progress:
         report.update(measure(plan, progress))
 
 

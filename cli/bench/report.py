@@ -24,11 +24,12 @@ Report = dict[str, Any]
 
 @contextmanager
 def reporting(
-    show: Callable[[Report], None], *, as_json: bool, packages: Sequence[str] = ENGINE_PACKAGES
+    bench: str, show: Callable[[Report], None], *, as_json: bool, packages: Sequence[str] = ENGINE_PACKAGES
 ) -> Iterator[Report]:
     """Give an empty report to fill in; print it at the end, with the facts of the machine and the commit.
 
     Args:
+        bench: Name of the command.
         show: Prints the report for people.
         as_json: Prints JSON instead of tables.
         packages: Packages whose versions are stated.
@@ -42,7 +43,8 @@ def reporting(
     from shared.errors import RyzError  # noqa: PLC0415
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # like Ctrl-C: started processes are ended
-    facts = {"machine": machine(packages), "commit": commit()}  # before the measurement, for the load average
+    # before the measurement, for the load average
+    facts = {"bench": bench, "machine": machine(packages), "commit": commit()}
     report: Report = {}
     try:
         yield report

@@ -16,7 +16,7 @@ def routing(plan: RoutingPlan, *, as_json: AsJson = False) -> None:
     from benchmarks.routing.routing_time import decision_times  # noqa: PLC0415
 
     with (
-        reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report,
+        reporting("routing", _show, as_json=as_json, packages=SERVING_PACKAGES) as report,
         counting_bar(len(plan.policies) + 1) as progress,
     ):
         report["rows"] = []
@@ -31,7 +31,8 @@ def _show(report: Report) -> None:
     columns = {
         "policy": "{policy}", "tokens": "{imbalance_tokens:.1%}", "busy time": "{imbalance_busy:.1%}",
         "requests": "{imbalance_requests:.1%}", "hit rate": "{hit_rate:.1%}", "fetched": "{fetched_rate:.1%}",
-        "TTFT p50 ms": "{ttft_p50_ms:,.1f}", "p99 ms": "{ttft_p99_ms:,.1f}", "use": "{use:.0%}",
+        "TTFT p50 ms": "{ttft_p50_ms:,.1f}", "p95 ms": "{ttft_p95_ms:,.1f}",
+        "p99 ms": "{ttft_p99_ms:,.1f}", "use": "{use:.0%}",
     }  # fmt: skip
     print_table("excess of the busiest group over its share, and what it costs", report["rows"], columns)
     times = {

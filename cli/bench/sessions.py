@@ -32,7 +32,7 @@ def sessions(plan: SessionsPlan, *, as_json: AsJson = False) -> None:
     }  # fmt: skip
     command |= {"--model": plan.model} if plan.model is not None else {}
     with (
-        reporting(_show, as_json=as_json) as report,
+        reporting("sessions", _show, as_json=as_json) as report,
         counting_bar(_PHASES * len(plan.policies)) as progress,
     ):
         report["rows"] = []
@@ -57,7 +57,8 @@ def _show(report: Report) -> None:
     print_table("busiest group over its share", report["rows"], policy | spread)
     found = {
         "hit rate": "{hit_rate:.1%}", "fetched": "{fetched_rate:.1%}", "TTFT p50 ms": "{ttft_p50_ms:,.1f}",
-        "p99 ms": "{ttft_p99_ms:,.1f}", "turns/s": "{turns_per_s:,.1f}", "errors": "{errors}",
+        "p95 ms": "{ttft_p95_ms:,.1f}", "p99 ms": "{ttft_p99_ms:,.1f}", "turns/s": "{turns_per_s:,.1f}",
+        "errors": "{errors}",
     }  # fmt: skip
     print_table("KV", report["rows"], policy | found)
     rows = [

@@ -21,7 +21,10 @@ def waking(plan: WakingPlan, *, as_json: AsJson = False) -> None:
     """
     from benchmarks.waking.waking import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
 
-    with reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report, ExitStack() as cleanup:
+    with (
+        reporting("waking", _show, as_json=as_json, packages=SERVING_PACKAGES) as report,
+        ExitStack() as cleanup,
+    ):
         err.print("starting a stack", style="dim")
         folder = Path(cleanup.enter_context(tempfile.TemporaryDirectory(prefix="ryz-bench-")))
         models = folder / "models.toml"

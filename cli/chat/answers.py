@@ -35,12 +35,14 @@ class StreamPosition:
     Attributes:
         stream_id: Empty when the gateway named none: it cannot be resumed.
         cut: The answer had as many tokens as it may have.
+        tokens: How many the answer has, if usage was asked for; else 0.
     """
 
     stream_id: str = ""
     last_id: str = ""
     done: bool = False
     cut: bool = False
+    tokens: int = 0
 
 
 def read_answer(
@@ -92,11 +94,11 @@ def texts(pieces: Iterable[bytes], position: StreamPosition) -> Iterator[str]:
         position: Is kept up to date.
     """
     for _, event_id, data in events((0.0, piece) for piece in pieces):
-        text, error, cut = _read_event(data)
+        text, error, cut, tokens = _read_event(data)
         if error:
             position.stream_id = ""  # the stream has ended, or is another caller's
             fail(f"The answer broke off: {error}")
-        position.cut = position.cut or cut
+        position.cut, position.tokens = position.cut or cut, tokens or position.tokens
         position.last_id, position.done = event_id.decode(errors="replace") or position.last_id, data == DONE
         if text:
             yield text
@@ -104,16 +106,18 @@ def texts(pieces: Iterable[bytes], position: StreamPosition) -> Iterator[str]:
             return
 
 
-def _read_event(value: bytes) -> tuple[str, str, bool]:
-    """Return an event's text and error, each empty where it has none, and whether it says `length`."""
+def _read_event(value: bytes) -> tuple[str, str, bool, int]:
+    """Return an event's text and error, each empty if it has none, whether it says `length`, and tokens."""
     if value == DONE:
-        return "", "", False
+        return "", "", False, 0
     try:
         event = json.loads(value)
         if "error" in event:
-            return "", str(event["error"].get("message", event["error"])), False
+            return "", str(event["error"].get("message", event["error"])), False, 0
+        tokens = int((event.get("usage") or {}).get("completion_tokens") or 0)
         choices = event.get("choices", [])
         pieces = [choice.get("delta", {}).get("content") or "" for choice in choices]
-        return "".join(pieces), "", any(choice.get("finish_reason") == "length" for choice in choices)
+        cut = any(choice.get("finish_reason") == "length" for choice in choices)
+        return "".join(pieces), "", cut, tokens
     except (ValueError, TypeError, AttributeError) as error:
         raise EventError from error

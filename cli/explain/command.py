@@ -9,9 +9,11 @@ from cli.command_groups import BrokerUrl, JsonOption, StateDirectory
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import RenderableType
 
-    from cli.explain.course import Course, Interruption
+    from cli.explain.course import Course, GroupChange
 
 
 def explain(
@@ -31,31 +33,16 @@ def explain(
 
     Services keep the newest requests (RYZ_EXPLAIN_REQUESTS). Exit code 1 when none knows the request.
     """
-    import asyncio  # noqa: PLC0415 (keeps `ryz --help` quick)
-    import json  # noqa: PLC0415
-    import logging  # noqa: PLC0415
-
-    import structlog  # noqa: PLC0415
+    import json  # noqa: PLC0415 (keeps `ryz --help` quick)
 
     from cli.console import fail, out  # noqa: PLC0415
-    from cli.explain.course import courses  # noqa: PLC0415
-    from cli.explain.query import query_explanations  # noqa: PLC0415
-    from cli.stack.state import StateDir  # noqa: PLC0415
-    from cli.status.query import find_broker  # noqa: PLC0415
     from services.gateway.answering.resumption.resume_token import request_id_of  # noqa: PLC0415
-    from shared.address import redact  # noqa: PLC0415
-    from shared.errors import RyzError  # noqa: PLC0415
     from shared.telemetry.spans.trace_ids import trace_id_of_request  # noqa: PLC0415
 
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
-    wanted, stack_dir = request_id_of(request_id), StateDir(state_dir)
-    if len(wanted) < 4:
+    wanted = request_id_of(request_id)
+    if len(wanted) < 4:  # before what asks is imported, which takes seconds on a busy machine
         fail("Give at least four characters of the request's id.", exit_code=2)
-    url = find_broker(nats_url, stack_dir)
-    try:
-        found = courses(asyncio.run(query_explanations(url, stack_dir, wanted)))
-    except RyzError as error:
-        fail(f"No answer from the broker at {redact(url)}: {error.message}.")
+    found = _ask_courses(wanted, nats_url, state_dir)
     if not found:
         fail(
             f"No service knows a request that begins with {wanted!r}. Each keeps the newest ones only "
@@ -76,7 +63,31 @@ def explain(
         out.print(f"trace {trace_id}, unless the caller sent a `traceparent` of its own", soft_wrap=True)
 
 
-def describe_interruption(loss: "Interruption") -> str:
+def _ask_courses(request_id: str, nats_url: str, state_dir: "Path") -> "list[Course]":
+    """Return the courses of the requests whose ids begin so; fail where no broker answers."""
+    import asyncio  # noqa: PLC0415
+    import logging  # noqa: PLC0415
+
+    import structlog  # noqa: PLC0415
+
+    from cli.console import fail  # noqa: PLC0415
+    from cli.explain.course import courses  # noqa: PLC0415
+    from cli.explain.query import query_explanations  # noqa: PLC0415
+    from cli.stack.state import StateDir  # noqa: PLC0415
+    from cli.status.query import find_broker, no_broker  # noqa: PLC0415
+    from shared.errors import InvalidRequest, RyzError  # noqa: PLC0415
+
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
+    stack_dir = StateDir(state_dir)
+    url = find_broker(nats_url, stack_dir)
+    try:
+        return courses(asyncio.run(query_explanations(url, stack_dir, request_id)))
+    except RyzError as error:
+        refused = isinstance(error, InvalidRequest)  # such as by a wrong password
+        fail(f"{error.message}." if refused else no_broker(url))
+
+
+def describe_interruption(loss: "GroupChange") -> str:
     """Says in a sentence what a loss did to the request."""
     went_on = f"group {loss.group} went on" if loss.group else "it was sent to another group"
     if loss.pause_ms is None:

@@ -8,10 +8,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from shared.client.generation.request_wait import WAKING
+from shared.client.generation.retry_schedule import WAKING
 from shared.messages import Explanation, Moment
-from shared.telemetry.spans.computed import computed_between
-from shared.telemetry.spans.names import AGAIN, OFFERED_AGAIN, SPANS
+from shared.telemetry.spans.names import AGAIN, OFFERED_AGAIN, SPANS, computed_between
 
 IN_FLIGHT = "not over yet: since the last thing that was noted"
 REFUSAL = "refusal to the gateway"
@@ -66,7 +65,7 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
-class Interruption:
+class GroupChange:
     """A loss of the request's group, after which it went on elsewhere.
 
     Attributes:
@@ -98,7 +97,7 @@ class Course:
     began_us: int
     spans: list[Span]
     first_frame_ms: float | None = None
-    interruptions: list[Interruption] = field(default_factory=list)
+    interruptions: list[GroupChange] = field(default_factory=list)
 
     @property
     def total_ms(self) -> float:
@@ -225,8 +224,8 @@ def _silent_us(one: _Noted) -> int:
     return round(silent_ms * 1000) if isinstance(silent_ms, int | float) else 0
 
 
-def _interruptions(noted: list[_Noted], began_us: int) -> list[Interruption]:
-    found: dict[int, Interruption] = {}  # by the attempt that went on
+def _interruptions(noted: list[_Noted], began_us: int) -> list[GroupChange]:
+    found: dict[int, GroupChange] = {}  # by the attempt that went on
     for one in noted:
         data = one.moment.data
         if one.moment.name != "published" or "lost" not in data or one.attempt in found:
@@ -235,7 +234,7 @@ def _interruptions(noted: list[_Noted], began_us: int) -> list[Interruption]:
         mine = [other for other in noted if other.service == "worker" and other.attempt == one.attempt]
         group = next((str(other.moment.data["group"]) for other in mine if "group" in other.moment.data), "")
         token_us = next((other.at_us for other in mine if other.moment.name == "first token"), None)
-        found[one.attempt] = Interruption(
+        found[one.attempt] = GroupChange(
             str(data["lost"]),
             str(data.get("reason", "")),
             (since_us - began_us) / 1000,

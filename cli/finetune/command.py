@@ -80,7 +80,7 @@ def finetune(options: FinetuneOptions) -> None:
     """
     from cli.console import err, fail, out  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.finetune.base_files import find_base, float_directory, remove_floats  # noqa: PLC0415
-    from cli.finetune.serving import Stack  # noqa: PLC0415
+    from cli.finetune.serving import AdapterStack  # noqa: PLC0415
 
     require_packages()
     _check(options)
@@ -101,7 +101,7 @@ def finetune(options: FinetuneOptions) -> None:
 
     base, output = find_base(options.base), options.output
     plan = _plan(options, base)
-    stack = Stack(
+    stack = AdapterStack(
         url=options.serve,
         api_key=options.api_key,
         base=options.serve_base or base.served_as,

@@ -12,7 +12,7 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")  # as `AdapterName`
 
 
 @dataclass(frozen=True, slots=True)
-class Stack:
+class AdapterStack:
     """Where an adapter is loaded.
 
     Attributes:

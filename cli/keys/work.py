@@ -64,9 +64,7 @@ def create_key(
 def rotate_key(key: str, overlap: str, common: BrokerOptions) -> None:
     """Make a key in the place of another."""
     key_id, overlap_s = key_id_in(key), seconds("--overlap", overlap) if overlap else None
-    made = on_accounts(
-        common, lambda client: with_broker(client, common, client.rotate_key(key_id, overlap_s))
-    )
+    made = on_accounts(common, lambda client: with_broker(client, common, client.rotate_key(key, overlap_s)))
     if made.record.bus_user is not None:
         _print_made(made, common)
         return
@@ -85,7 +83,7 @@ def change_key(
     """Change what was given of a key."""
 
     async def work(client: AccountsClient) -> KeyRecord:
-        record, revision = await client.find_key(key_id_in(key))
+        record, revision = await client.find_key(key)
         wanted = of_user.applied_to(options.applied_to(record))
         wanted = replace(wanted, limits=limits.applied_to(record.limits))
         stored = await client.put(wanted, expected=revision)
@@ -99,7 +97,7 @@ def show_key(key: str, common: BrokerOptions) -> None:
     """Show a key."""
 
     async def work(client: AccountsClient) -> KeyRecord:
-        return (await client.find_key(key_id_in(key)))[0]
+        return (await client.find_key(key))[0]
 
     _print(on_accounts(common, work), common)
 
@@ -123,7 +121,7 @@ def revoke_key(key: str, common: BrokerOptions, *, end_streams: bool) -> None:
     """Remove a key."""
 
     async def work(client: AccountsClient) -> tuple[KeyRecord, int]:
-        record, _ = await client.find_key(key_id_in(key))
+        record, _ = await client.find_key(key)
         await client.remove(record.name, end_streams=end_streams)
         return record, time.time_ns() // 1_000_000
 

@@ -35,6 +35,13 @@ class LogOptions:
     service: Annotated[
         list[str] | None, typer.Option(help="Lines of this service only, such as worker-g0; repeatable.")
     ] = None
+    group: Annotated[
+        str,
+        typer.Option("--group", "-g", help="Lines of this group's leader and ranks, and those that name it."),
+    ] = ""
+    rank: Annotated[
+        int | None, typer.Option(min=0, help="Lines of this rank only; of each group without --group.")
+    ] = None
     level: Annotated[
         Literal["debug", "info", "warning", "error"], typer.Option(help="Lines of this level or above.")
     ] = "debug"
@@ -65,6 +72,7 @@ def logs(options: LogOptions) -> None:
 
     Examples:
         ryz logs --level warning --since 10m
+        ryz logs --group g1 --rank 0
         ryz logs --request chatcmpl-4f1c --follow
         docker compose logs --no-color | ryz logs --from - --level warning
     """
@@ -122,12 +130,19 @@ def _show(lines: "Iterable[LogLine]", options: LogOptions, from_s: float) -> Non
         else:
             out.print(_shown(line), soft_wrap=True)
     if not shown and not options.follow:
-        fail(_nothing_found(options.request))
+        fail(_nothing_found(options))
 
 
-def _nothing_found(request: str) -> str:
-    if not request:
+def _nothing_found(options: LogOptions) -> str:
+    request = options.request
+    if not request and options.rank is None:
         return "There is no such line."
+    if not request:
+        whose = f"rank {options.rank}" + (f" of group {options.group!r}" if options.group else "")
+        return (
+            f"There is no line of {whose}. A rank logs what goes wrong and little else; `ryz top` shows what "
+            "each one does, `ryz groups list` the groups."
+        )
     return (
         f"There is no line of {request!r}. A request is logged when it moves, is resumed or fails. With "
         "RYZ_REQUEST_LOG=true a gateway logs each one that it serves, by HTTP, gRPC, WebSocket or `complete` "
@@ -141,6 +156,8 @@ def _wanted(line: "LogLine", options: LogOptions, from_s: float) -> bool:
         line.time_s >= from_s
         and (options.spans or options.request or not line.is_span)
         and (not options.service or line.service in options.service)
+        and (not options.group or line.is_of_group(options.group))
+        and (options.rank is None or line.is_of_rank(options.rank))
         and line.reaches(options.level)
         and (not options.request or line.has_id(options.request))
     )
@@ -148,7 +165,6 @@ def _wanted(line: "LogLine", options: LogOptions, from_s: float) -> bool:
 
 def _shown(line: "LogLine") -> "Text":
     """One line for people: its time of day here, level, service, event, and its fields."""
-    import json  # noqa: PLC0415
     from datetime import datetime  # noqa: PLC0415
 
     from rich.text import Text  # noqa: PLC0415
@@ -157,10 +173,8 @@ def _shown(line: "LogLine") -> "Text":
     text = Text(f"{at} {line.level:<7} ", style=_STYLES.get(line.level, ""))
     text.append(f"{line.service:<10} ", style="cyan")
     text.append(line.event)
-    for name, value in line.fields.items():
-        if name not in {"service", "instance"}:
-            shown = value if isinstance(value, str) else json.dumps(value)
-            text.append(f" {name}=", style="dim").append(shown)
+    for name, shown in line.shown_fields():
+        text.append(f" {name}=", style="dim").append(shown)
     return text
 
 

@@ -6,12 +6,14 @@ fatal signal, has the time of the line before it.
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 _IDS = ("request_id", "shown_id", "trace_id", "session_id", "response_id")
+_OURS = frozenset({"service", "instance"})  # the same in each line of a file
 _NATS = re.compile(r"\[\d+\] (\d{4}/\d\d/\d\d \d\d:\d\d:\d\d\.\d+) \[(\w{3})\] (.*)")
 _REDIS = re.compile(r"\d+:\w (\d\d \w{3} \d{4} \d\d:\d\d:\d\d\.\d+) ([.\-*#]) (.*)")
 _SUPERVISOR = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}\+00:00) (.*)")
@@ -53,9 +55,37 @@ class LogLine:
             return True
         return wanted in self.raw and not self.fields  # of another program: ids stand in the text
 
+    def is_of_rank(self, rank: int) -> bool:
+        """Returns whether a rank of this number wrote it, or its leader wrote it about such a rank."""
+        return self.fields.get("rank") == rank
+
+    def is_of_group(self, group: str) -> bool:
+        """Returns whether the group's leader or a rank wrote it, or another service about this group."""
+        process = f"worker-{group}"
+        if self.service == process or group in (self.fields.get("group"), self.fields.get("lost_group")):
+            return True
+        # the supervisor and the broker write text
+        return not self.fields and re.search(rf"\b{re.escape(process)}\b(?!-)", self.event) is not None
+
+    def shown_fields(self) -> Iterator[tuple[str, str]]:
+        """Gives the fields as text, without those that are the same in each line of its file."""
+        for name, value in self.fields.items():
+            if name not in _OURS and not (name == "group" and self.service == f"worker-{value}"):
+                yield name, value if isinstance(value, str) else json.dumps(value)
+
     def reaches(self, level: str) -> bool:
         """Returns whether it is of this level or a higher one."""
         return LEVELS.index(self.level) >= LEVELS.index(level)
+
+
+def plain(raw: str) -> str:
+    """Returns a line as text for people: level, event and fields of one of ours, others as they are."""
+    line = parse_line(raw, "", 0.0)
+    if not line.fields:
+        return raw
+    return " ".join(
+        (f"{line.level}: {line.event}", *(f"{name}={text}" for name, text in line.shown_fields()))
+    )
 
 
 def parse_line(raw: str, service: str, before_s: float) -> LogLine:

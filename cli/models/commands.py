@@ -26,13 +26,17 @@ app = command_group(
 
 app.command("convert")(convert)
 app.command("plan")(plan)
+UNCHECKED = (
+    "FITS: this machine has the memory that a worker group needs. Models marked as unchecked were not run by "
+    "this project; the first pull pins their file."
+)
 ModelArgument = Annotated[str, typer.Argument(metavar="NAME", help="A model's name.")]
 
 
 @app.command("list")
 @with_options
 def list_models(*, as_json: JsonOption = False, state_dir: StateDirectory = DEFAULT_DIR) -> None:
-    """List the catalogue, and the models that are on this machine; what of them a stack serves.
+    """List the catalogue, what fits this machine first, and other models that are here; what a stack serves.
 
     Examples:
         ryz models list
@@ -57,6 +61,7 @@ def list_models(*, as_json: JsonOption = False, state_dir: StateDirectory = DEFA
         print(json_text({"directory": str(models_dir()), "models": [model.as_dict() for model in models]}))
         return
     out.print(listing(models, groups=state is not None))
+    out.print(UNCHECKED, style="dim", soft_wrap=True)
     out.print(f"Models directory: {models_dir()}", style="dim", soft_wrap=True)
 
 

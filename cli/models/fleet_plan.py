@@ -14,7 +14,7 @@ from cli.console import fail
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from cli.stack.fleet.entry import ServedModel
+    from cli.stack.fleet.entry import FoundModel
     from cli.stack.memory_needs import MachineFacts, ModelNeeds
     from cli.stack.sizing import Sizing
 
@@ -29,10 +29,6 @@ def plan(
         float, typer.Option("--memory", min=0, help="As for `ryz up`, in GiB.", show_default=False)
     ] = 0.0,
     as_json: JsonOption = False,
-    compose: Annotated[
-        bool,
-        typer.Option("--compose", help="Print it as a file for Docker Compose (docs/containers.md)."),
-    ] = False,
     pull: Annotated[bool, typer.Option("--pull", help="Fetch models that are not here yet.")] = False,
 ) -> None:
     """Show what `ryz up --models FILE` would run here: groups, ranks, precision, memory.
@@ -43,7 +39,6 @@ def plan(
     Examples:
         ryz models plan models.toml
         ryz models plan models.toml --json
-        ryz models plan models.toml --compose > compose.models.yaml
     """
     from cli.console import out  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.stack.fleet.check import checked_models  # noqa: PLC0415
@@ -53,15 +48,14 @@ def plan(
     from cli.stack.options import UpOptions  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
 
+    if not file.exists():
+        fail(
+            f"There is no models file {file}. This command takes a TOML file of models (docs/models.md); "
+            "`ryz models show NAME` shows how a single model would run here.",
+            2,
+        )
     if on_gpus():
         fail("On GPUs the workers see themselves what fits there: there is no plan to show.", 2)
-    if compose:
-        from cli.stack.compose.plan import compose_text  # noqa: PLC0415
-
-        if as_json:
-            fail("`--compose` and `--json` are two forms of one plan: leave out one of the two.", 2)
-        print(compose_text(file, memory_gib=memory_gib, pull=pull), end="")
-        return
     options = UpOptions(models=file, memory_gib=memory_gib)
     declared = declare(options, os.environ)
     machine = machine_facts(options, will_compile=True)
@@ -119,7 +113,7 @@ def _row(name: str, needs: "ModelNeeds", sizing: "Sizing") -> dict[str, Any]:
     }
 
 
-def _remote_row(model: "ServedModel") -> dict[str, Any]:
+def _remote_row(model: "FoundModel") -> dict[str, Any]:
     """The row of a model that a server computes: it needs no ranks, and no memory for weights and KV here."""
     nothing = (
         "parameters", "tensor_parallel", "ranks", "threads", "kv_cache_tokens", "weights_bytes", "kv_bytes",

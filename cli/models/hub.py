@@ -12,15 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from cli.console import fail
-from cli.models.hub_errors import broke_off, hub_endpoint, hub_sentences
+from cli.models.hub_errors import MOST_PAUSES, broke_off, hub_endpoint, hub_sentences, pause_asked
 from cli.models.names import HubName
 from cli.models.records import file_sha256
 from cli.models.store import require_space, size_of
 from cli.models.transfer_bar import TransferBar, pauses, transfer_bar
 
+Answer = TypeVar("Answer")
 TIMEOUT_S = 30.0  # of one wait for bytes
 _INDEX = "model.safetensors.index.json"
 _SHARD = re.compile(r"model-\d{5}-of-\d{5}\.safetensors")
@@ -60,10 +61,13 @@ def ask_hub(name: HubName) -> HubModel:
     """Return what the Hub has of a model; fail with a sentence if it cannot be had."""
     from huggingface_hub import HfApi  # noqa: PLC0415 (slow to import)
 
-    with hub_sentences(name):
-        info: Any = HfApi(endpoint=hub_endpoint()).model_info(
+    def ask() -> Any:
+        return HfApi(endpoint=hub_endpoint()).model_info(
             name.repository, revision=name.revision or None, files_metadata=True, timeout=TIMEOUT_S
         )
+
+    with hub_sentences(name):
+        info = _when_allowed(ask)
     files = {one.rfilename: _hub_file(one) for one in info.siblings or []}
     card = info.card_data.to_dict() if info.card_data else {}
     licence = str(card.get("license_name") or card.get("license") or "")
@@ -113,7 +117,7 @@ def _fetch(model: HubModel, file: HubFile, path: Path, bar: TransferBar, before:
         had, pause = size_of(part), None
         with hub_sentences(model.name, lambda: before + _there(path)):
             try:
-                _append(model, file, part, lambda done: bar.advance_to(before + done))
+                _when_allowed(lambda: _append(model, file, part, lambda done: bar.advance_to(before + done)))
                 break
             except Exception as error:
                 if not broke_off(error) or size_of(part) == had or (pause := next(again, None)) is None:
@@ -121,6 +125,18 @@ def _fetch(model: HubModel, file: HubFile, path: Path, bar: TransferBar, before:
         time.sleep(pause)
     part.replace(path)
     return path
+
+
+def _when_allowed(ask: Callable[[], Answer]) -> Answer:
+    """Ask the Hub, and ask again as often as it says when to do that."""
+    for _ in range(MOST_PAUSES):
+        try:
+            return ask()
+        except Exception as error:
+            if (pause := pause_asked(error)) is None:
+                raise
+        time.sleep(pause)
+    return ask()
 
 
 def _append(model: HubModel, file: HubFile, part: Path, progress: Callable[[int], None]) -> None:
@@ -134,6 +150,8 @@ def _append(model: HubModel, file: HubFile, part: Path, progress: Callable[[int]
         if out.tell() > file.size:
             out.truncate(0)
         if have := out.seek(0, os.SEEK_END):
+            if have == file.size:
+                return  # ended before the part got its name; a server has no range behind the end
             headers["Range"] = f"bytes={have}-"
         with get_session().stream(
             "GET", url, headers=headers, follow_redirects=True, timeout=TIMEOUT_S

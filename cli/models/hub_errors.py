@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -10,6 +11,9 @@ from cli.models.names import HubName
 from cli.models.store import in_bytes
 
 _DISK_ERRORS = {5, 13, 27, 28, 30, 122}  # EIO, EACCES, EFBIG, ENOSPC, EROFS, EDQUOT
+_AGAIN = {429, 503}  # statuses of a server that wants to be asked later
+_RESET = re.compile(r";t=(\d+)")  # of the header `RateLimit`: seconds until there is a new allowance
+LONGEST_PAUSE_S, MOST_PAUSES = 300, 10  # that a pull waits when the Hub asks it to
 _CLIENTS = {"httpx", "httpx2", "httpcore", "httpcore2", "requests"}  # by versions of the library
 
 
@@ -43,6 +47,10 @@ def hub_sentences(name: HubName, fetched: Callable[[], int] = int) -> Iterator[N
         status = error.response.status_code if error.response is not None else "an error"
         if status in {401, 403}:
             fail(f"{site} refused {name} with status {status}: check the token in HF_TOKEN.")
+        if status == 429:
+            fail(
+                f"{site} allows no more so soon (429). {again} goes on later; with HF_TOKEN more is allowed."
+            )
         fail(f"{site} answers with {status} for {name}; {again} tries again.")
     except Exception as error:
         if number := _disk_error(error):
@@ -53,6 +61,16 @@ def hub_sentences(name: HubName, fetched: Callable[[], int] = int) -> Iterator[N
             after = f"after {in_bytes(fetched())} ({_innermost(error)})"
             fail(f"{name} broke off {after}. {again} goes on from there.")
         fail(f"{site} cannot be reached ({_innermost(error)}). {again} tries again.")
+
+
+def pause_asked(error: BaseException) -> float | None:
+    """Return the seconds after which the Hub wants to be asked again; None if it did not say, or not soon."""
+    answer = getattr(error, "response", None)
+    if answer is None or answer.status_code not in _AGAIN:
+        return None
+    limit = _RESET.search(answer.headers.get("RateLimit", ""))
+    pause_s = answer.headers.get("Retry-After", "") or (limit[1] if limit else "")
+    return float(pause_s) if pause_s.isdecimal() and int(pause_s) <= LONGEST_PAUSE_S else None
 
 
 def broke_off(error: BaseException) -> bool:

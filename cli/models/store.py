@@ -98,10 +98,15 @@ def discard(target: Path, *, keep_lock: bool = False) -> int:
 
 
 def size_of(path: Path) -> int:
-    """Return the bytes of a file, or of all files in a directory."""
-    if path.is_dir():
-        return sum(file.lstat().st_size for file in path.rglob("*") if not file.is_dir())
-    return path.stat().st_size if path.exists() else 0
+    """Return the bytes of a file, or of all files in a directory from which others may remove some."""
+    if not path.is_dir():
+        return path.stat().st_size if path.exists() else 0
+    total = 0
+    for folder, _, names in os.walk(path):
+        for name in names:
+            with suppress(FileNotFoundError):
+                total += Path(folder, name).lstat().st_size
+    return total
 
 
 @contextmanager

@@ -20,7 +20,7 @@ class Track(NamedTuple):
     tid: int
 
 
-class Span(NamedTuple):
+class TimedEvent(NamedTuple):
     """What took from one time to another."""
 
     name: str
@@ -67,7 +67,7 @@ class EventList:
             event["args"] = data
         self.events.append(event)
 
-    def add_lanes(self, track: Track, name: str, kind: str, spans: Iterable[Span]) -> None:
+    def add_lanes(self, track: Track, name: str, kind: str, spans: Iterable[TimedEvent]) -> None:
         """Adds spans that may overlap: on as many threads as needed, from `track` on."""
         ends: list[int] = []
         for span in sorted(spans, key=lambda one: one.begin_ns):

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from cli.command_groups import BrokerUrl, StateDirectory
+from cli.command_options import with_options
 from cli.stack.state import DEFAULT_DIR
 
 if TYPE_CHECKING:
     from cli.profile.query import HeardLeader
 
 
+@with_options
 def profile(
     *,
     output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path("profile.json"),
@@ -41,9 +43,9 @@ def profile(
     from cli.console import fail, make_writable  # noqa: PLC0415
     from cli.profile.query import ProfileSession  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
-    from cli.status.query import find_broker  # noqa: PLC0415
+    from cli.status.query import find_broker, no_broker  # noqa: PLC0415
     from shared.address import redact  # noqa: PLC0415
-    from shared.errors import RyzError  # noqa: PLC0415
+    from shared.errors import InvalidRequest, RyzError  # noqa: PLC0415
 
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     make_writable(output.absolute().parent, "--output")
@@ -62,7 +64,8 @@ def profile(
     try:
         leaders = asyncio.run(ask())
     except RyzError as error:
-        fail(f"No answer from the broker at {redact(url)}: {error.message}.")
+        refused = isinstance(error, InvalidRequest)  # such as by a wrong password
+        fail(f"{error.message}." if refused else no_broker(url))
     if not leaders:
         whose = f"No leader of group {group!r}" if group else "No leader"
         fail(f"{whose} answers at {redact(url)}; `ryz status` shows the groups.")
@@ -99,9 +102,9 @@ def write_profile(leaders: "list[HeardLeader]", output: Path) -> list[str]:
     output.write_text(json.dumps(found.as_dict(), separators=(",", ":")), encoding="utf-8")
     names, size = ", ".join(one.recording.group for one in recordings), output.stat().st_size / 2**20
     lines = [f"{output}: {len(found.events)} events of {names}, {size:.1f} MiB"]
-    for clock in found.clocks:
-        offset = f"{clock['ahead_us']:.1f} us ahead, within {clock['error_us']:.1f} us"
-        lines.append(f"  clock of {clock['of']}: {offset} (by {clock['by']})")
-    for line in [*lines, *(f"  {note}" for note in notes)]:
+    if found.clocks:
+        worst = max(float(clock["error_us"]) for clock in found.clocks)
+        lines.append(f"  times of different processes compare to within {worst:,.0f} us")
+    for line in [*lines, *(f"  {note}" for note in [*found.slow, *notes])]:
         out.print(line, soft_wrap=True)
     return problems

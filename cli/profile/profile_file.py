@@ -10,7 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from cli.profile.chrome_events import EventList, Span, Track
+from cli.profile.chrome_events import EventList, TimedEvent, Track
+from cli.profile.collective_events import add_collectives
+from cli.profile.collective_timeline import collective_timeline
 from cli.profile.rank_rows import RankRows, clock_of_collectives, rank_rows
 from services.worker.leader.step_log import LoggedStep
 from services.worker.rank_protocol.step_times import KINDS
@@ -20,6 +22,7 @@ from shared.telemetry.clock_estimate import ClockOffset
 _PHASES = ("kv copies", "forward", "masks", "sampling", "broadcast tokens")
 _LOOP, _IN_FLIGHT, _LATE, _OUT, _IN = 1, 2, 4, 10, 50  # threads of a leader; steps in flight take two
 _STEPS, _MOVES = 1, 1100  # threads of a rank; its further threads are between them
+_COLLECTIVES = 99  # the number of a group's process with its collectives, behind those of ranks
 _APART = 100  # numbers of processes between two groups
 
 
@@ -39,16 +42,19 @@ class ProfileFile:
         clocks: What is known of the clocks, for the file and for people.
         notes: What is missing in the profile, in sentences.
         missing: Ranks that recorded nothing.
+        slow: Which rank the others wait for, in a sentence for each group of several ranks.
     """
 
     events: list[dict[str, Any]]
     clocks: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
+    slow: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The whole file."""
-        about = {"clocks": self.clocks, "notes": self.notes, "written by": "ryz profile"}
+        about = {"clocks": self.clocks, "notes": self.notes, "collectives": self.slow}
+        about["written by"] = "ryz profile"
         return {"traceEvents": self.events, "displayTimeUnit": "ms", "otherData": about}
 
 
@@ -71,6 +77,10 @@ def profile_file(recordings: list[TimedRecording]) -> ProfileFile:
             ranks.append(rank_rows(rank))
             _add_rank(events, recording, ranks[-1], first + 1 + rank.rank)
         _add_steps(events, recording, ranks, first)
+        timeline = collective_timeline(ranks)
+        if timeline is not None:
+            add_collectives(events, recording.group, timeline, ranks[0].ops, first + _COLLECTIVES)
+            found.slow.append(f"group {recording.group}: {timeline.verdict()}")
         found.events += events.events
         found.clocks += _clocks(one, ranks)
         if recording.problem:
@@ -90,7 +100,7 @@ def _add_leader(events: EventList, recording: GroupRecording, pid: int) -> None:
         events.name_thread(Track(pid, tid), name)
     for outgoing, tid, name in ((True, _OUT, "messages out"), (False, _IN, "messages in")):
         spans = [
-            Span(one.subject, one.begin_ns, one.begin_ns + one.length_ns, {"bytes": one.num_bytes})
+            TimedEvent(one.subject, one.begin_ns, one.begin_ns + one.length_ns, {"bytes": one.num_bytes})
             for one in recording.messages
             if one.outgoing == outgoing
         ]
@@ -146,7 +156,8 @@ def _add_rank(events: EventList, recording: GroupRecording, rows: RankRows, pid:
         data = {"layer": layer} if layer >= 0 else {}
         events.add_span(Track(pid, _STEPS + thread), name, kind, begin_ns, end_ns, **data)
     moves = [
-        Span(one.name, one.end_ns - one.length_ns, one.end_ns, {"blocks": one.blocks}) for one in rows.moves
+        TimedEvent(one.name, one.end_ns - one.length_ns, one.end_ns, {"blocks": one.blocks})
+        for one in rows.moves
     ]
     events.add_lanes(Track(pid, _MOVES), "KV store", "kv store", moves)
 

@@ -34,13 +34,13 @@ class RankRows:
 
     @property
     def collectives(self) -> Rows:
-        """Begin and end of each collective of the first thread that is known with its step; [.., 3]."""
+        """Step, begin, end and op of each collective of the first thread whose step is known; [.., 4]."""
         kinds = np.array([kind == "collectives" for _, kind, _ in self.ops], bool)
         own = self.spans[(self.spans[:, 0] == 0) & kinds[self.spans[:, 3]]] if len(self.spans) else self.spans
         steps = np.searchsorted(self.phases[:, 1], own[:, 1], side="right") - 1
         known = steps >= 0
         ids = self.phases[steps[known], 0]
-        return np.column_stack((ids, own[known, 1:3]))
+        return np.column_stack((ids, own[known, 1:4]))
 
 
 def rank_rows(rank: RecordedRank) -> RankRows:

@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 from urllib.parse import quote
 
-from cli.http_api import HttpApi
+import httpx
+
+from cli.http_api import ApiError, HttpApi
 from services.gateway.resources.sessions.schema import (
     MovedSession,
     SessionDetail,
@@ -22,13 +24,25 @@ class SessionsApi(HttpApi):
 
     exit_codes: ClassVar[Mapping[int, int]] = {404: 3, 409: 4}
 
-    def newest(self, limit: int | None) -> tuple[list[dict[str, Any]], bool]:
-        """Return up to `limit` sessions (None: all), newest first, and whether there are more."""
+    def _check(self, answer: httpx.Response) -> None:
+        try:
+            super()._check(answer)
+        except ApiError as error:  # it names the parameter of the route
+            text = str(error).replace("`replace`", "`--replace`")
+            raise ApiError(text, error.exit_code, error.code) from None
+
+    def newest(self, limit: int | None, *, spare: bool = True) -> tuple[list[dict[str, Any]], bool]:
+        """Return up to `limit` sessions (None: all), newest first, and whether there are more.
+
+        Args:
+            limit: Over all pages.
+            spare: With those of single calls.
+        """
         found: list[dict[str, Any]] = []
         cursor = ""
         while True:
             wanted = _PAGE if limit is None else min(_PAGE, limit - len(found))
-            params = {"limit": wanted, "cursor": cursor}
+            params = {"limit": wanted, "cursor": cursor, "spare": spare}
             page = self.ask_for(SessionListing, "GET", "/v1/sessions", params=params)
             found += page["data"]
             cursor = page["next_cursor"] or ""

@@ -64,19 +64,23 @@ def list_sessions(
     *,
     limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="So many at most.")] = 50,
     everything: Annotated[bool, typer.Option("--all", help="All of them.")] = False,
+    spare: Annotated[
+        bool,
+        typer.Option("--spare/--no-spare", help="With spare sessions, which are those of single calls."),
+    ] = True,
     common: GatewayOptions,
 ) -> None:
     """List sessions, newest first.
 
     Examples:
-        ryz sessions list
+        ryz sessions list --no-spare
         ryz sessions list --all --json
     """
     from cli.console import err, out  # noqa: PLC0415
     from cli.sessions.view import listing  # noqa: PLC0415
 
     with _gateway(common) as api:
-        sessions, more = api.newest(None if everything else limit)
+        sessions, more = api.newest(None if everything else limit, spare=spare)
     if common.as_json:
         _print({"object": "list", "data": sessions, "has_more": more}, "", True)
         return

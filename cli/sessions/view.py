@@ -42,7 +42,6 @@ def detail(session: dict[str, Any]) -> RenderableType:
         ("model", session["model"]),
         ("turns", f"{session['turns']} ({session['num_messages']} messages, {session['tokens']:,} tokens)"),
         ("KV in the store", f"{size(session['bytes'])} in {session['blocks']:,} blocks"),
-        ("kept so far", f"{size(session['byte_seconds'])} x s"),
         ("age", duration(session["age_s"])),
         ("expires in", duration(session["ttl_s"]) if session["ttl_s"] else "-"),
         ("home", session.get("home") or "-"),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from cli.console import INTERRUPTED, CommandError
 from cli.models.catalogue import DEMO, catalogue
+from cli.models.choosing.fits import better_words
 from cli.models.resolve import resolve_model
 
 DEFAULT = "smollm2-135m"
@@ -26,6 +27,5 @@ def default_model(*, pull: bool | None) -> tuple[Path, str]:
             f"This is the demo model, 2 M parameters, which serves for tests only, because {DEFAULT} is not "
             f"here: {error}"
         )
-    return path, (
-        f"The model is {DEFAULT} ({catalogue()[DEFAULT].title}), the default; `--model` takes another one."
-    )
+    chosen = f"The model is {DEFAULT} ({catalogue()[DEFAULT].title}), the default."
+    return path, f"{chosen} {better_words() or '`--model` takes another one.'}"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from cli.models.catalogue import known_file
 from cli.models.store import packed_dir
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from cli.stack.fleet.remote_models import remote_settings
 from cli.stack.host.naming import group_name
 from cli.stack.options import UpOptions
@@ -35,7 +35,7 @@ class GroupPlanner:
     top_priority: int = 0
 
     def plan(
-        self, model: ServedModel, number: int, port: int, probe: Callable[[], Awaitable[bool]]
+        self, model: FoundModel, number: int, port: int, probe: Callable[[], Awaitable[bool]]
     ) -> ServiceSpec:
         """Return the process of a group's leader.
 
@@ -52,12 +52,12 @@ class GroupPlanner:
         own |= model_settings(model, self.environ, self.top_priority)
         if "RYZ_PACKED_DIR" not in self.environ and self.options.engine == "torch":
             own["RYZ_PACKED_DIR"] = str(packed_dir())
-        own |= _memory_share(self.num_groups, self.environ)
+        own |= memory_share(self.num_groups, self.environ)
         drain = self.environ.get("RYZ_DRAIN_TIMEOUT_S", "")
         return plan_service(service_name(number), {**self.common, **own}, probe, drain, model=model.name)
 
 
-def model_settings(model: ServedModel, environ: Mapping[str, str], top_priority: int = 0) -> dict[str, str]:
+def model_settings(model: FoundModel, environ: Mapping[str, str], top_priority: int = 0) -> dict[str, str]:
     """Return what a settled entry says, as settings of the leaders of its groups.
 
     Args:
@@ -102,7 +102,7 @@ def group_number(service: str) -> int | None:
     return int(service.removeprefix(_LEADER)) if service.startswith(_LEADER) else None
 
 
-def _memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
+def memory_share(groups: int, environ: Mapping[str, str]) -> dict[str, str]:
     """Divide the share of free memory by the groups, which all read the free memory at the same time."""
     try:
         share = float(environ.get("RYZ_KV_MEMORY_SHARE", "0.5"))

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from cli.console import fail
 from cli.stack.fleet.core_sets import CoreSets, assign_cores, describe_cores, num_reserved, with_reserved
 from cli.stack.fleet.declared import Declaration
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.entry import FoundModel, ModelEntry
 from cli.stack.fleet.memory_option import refuse_memory
 from cli.stack.fleet.on_demand import (
     OnDemandPlan,
@@ -62,7 +62,7 @@ class Settled:
         on_demand: What groups may take; None: all of them run as long as the stack.
     """
 
-    models: tuple[ServedModel, ...]
+    models: tuple[FoundModel, ...]
     text: str
     redis_memory_share: float
     needs: Mapping[str, ModelNeeds] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Settled:
 
 def settle_sizing(
     options: UpOptions,
-    models: Sequence[ServedModel],
+    models: Sequence[FoundModel],
     declared: Declaration,
     machine: MachineFacts | None = None,
 ) -> Settled:
@@ -97,7 +97,7 @@ def settle_sizing(
 
 
 def _settle_open(
-    options: UpOptions, models: Sequence[ServedModel], declared: Declaration, machine: MachineFacts
+    options: UpOptions, models: Sequence[FoundModel], declared: Declaration, machine: MachineFacts
 ) -> Settled:
     if options.engine == "vllm":
         declared.refuse_problems()
@@ -126,7 +126,7 @@ def _settle_open(
     )
 
 
-def is_null(options: UpOptions, models: Sequence[ServedModel]) -> bool:
+def is_null(options: UpOptions, models: Sequence[FoundModel]) -> bool:
     """Whether no ranks compute."""
     return options.engine != "torch" or all(model.path is None for model in models)
 
@@ -137,13 +137,13 @@ def on_gpus() -> bool:
 
 
 def examine(
-    options: UpOptions, models: Sequence[ServedModel], machine: MachineFacts, declared: Declaration
+    options: UpOptions, models: Sequence[FoundModel], machine: MachineFacts, declared: Declaration
 ) -> list[NamedNeeds]:
     """Return what each model needs; on GPUs the workers see that.
 
     Notes which cannot be had as declared, or are too large even if they had the machine for themselves.
     """
-    found, too_large = list[NamedNeeds](), list[tuple[ServedModel, str]]()
+    found, too_large = list[NamedNeeds](), list[tuple[FoundModel, str]]()
     for model in models:
         assert model.path is not None
         entry, context = model.entry, read_config(model.path).context_length
@@ -176,7 +176,7 @@ def examine(
 
 def _settle_on_demand(
     options: UpOptions,
-    models: Sequence[ServedModel],
+    models: Sequence[FoundModel],
     named: Sequence[NamedNeeds],
     machine: MachineFacts,
     declared: Declaration,
@@ -206,7 +206,7 @@ def _settle_on_demand(
     )
 
 
-def _settle_on_gpus(options: UpOptions, models: Sequence[ServedModel]) -> Settled:
+def _settle_on_gpus(options: UpOptions, models: Sequence[FoundModel]) -> Settled:
     """One group, since two would take the same GPUs; each worker sees itself what fits there."""
     if comes_and_goes(models):
         fail(
@@ -233,7 +233,7 @@ def _settle_on_gpus(options: UpOptions, models: Sequence[ServedModel]) -> Settle
     return Settled((settled,), "\n".join(filter(None, [text, short])), options.redis_memory_share)
 
 
-def _needs_of(model: ServedModel, machine: MachineFacts) -> ModelNeeds:
+def _needs_of(model: FoundModel, machine: MachineFacts) -> ModelNeeds:
     """Examine a model's files, and take what its entry says."""
     assert model.path is not None
     size = measure_model(model.path, kernels=machine.kernels)
@@ -241,7 +241,7 @@ def _needs_of(model: ServedModel, machine: MachineFacts) -> ModelNeeds:
     return ModelNeeds(size, read_config(model.path).context_length, given)
 
 
-def _draft_bytes(model: ServedModel, machine: MachineFacts) -> int:
+def _draft_bytes(model: FoundModel, machine: MachineFacts) -> int:
     """What the draft model takes in each group, if there is one that is used."""
     if model.draft is None or (os.environ.get("RYZ_SPECULATION") or "draft") != "draft":
         return 0
@@ -275,7 +275,7 @@ def _setting(name: str, default: int) -> int:
     return int(value) if value.isdecimal() and 0 < int(value) < 2**20 else default
 
 
-def _store_share(options: UpOptions, models: Sequence[ServedModel], stores: int) -> float:
+def _store_share(options: UpOptions, models: Sequence[FoundModel], stores: int) -> float:
     """What the stores may take of all memory."""
     if any(model.entry.kv_cache_tokens == 0 for model in models):
         # these workers take a share of the free memory, which is known only then
@@ -283,7 +283,7 @@ def _store_share(options: UpOptions, models: Sequence[ServedModel], stores: int)
     return stores / total_bytes() if stores else options.redis_memory_share
 
 
-def with_sizing(model: ServedModel, sizing: Sizing) -> ServedModel:
+def with_sizing(model: FoundModel, sizing: Sizing) -> FoundModel:
     """Return a model with what was chosen for it."""
     return model.with_values(
         groups=sizing.groups,

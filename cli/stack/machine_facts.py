@@ -53,7 +53,7 @@ def measure_model(path: Path, *, kernels: bool = True) -> ModelSize:
 
 
 def _are_compiled() -> bool:
-    return any(build.find(target) for target in build.targets()[:1])
+    return any(build.find(target) for target in build.targets())
 
 
 def _can_compile() -> bool:

@@ -23,7 +23,7 @@ class UpOptions:
     """The options of a start, first as they were given, then settled: paths absolute, names found.
 
     Port 0 stands for a free one. `stack` begins the names of groups. What they say of models is settled in
-    `ServedModel`.
+    `FoundModel`.
     """
 
     model: Annotated[
@@ -216,6 +216,10 @@ class UpOptions:
             envvar="RYZ_REDIS_MEMORY_SHARE",
         ),
     ] = 0.4
+    print_unit: Annotated[
+        bool,
+        Option("--print-unit", help="Print a systemd unit that runs this command, and start nothing."),
+    ] = False
     detach: Annotated[bool, Option("--detach", "-d", help="Return when it is ready; see `down`.")] = False
     state_dir: StateDirOption = DEFAULT_DIR
     log_level: Annotated[Literal["debug", "info", "warning", "error"], Option(envvar="RYZ_LOG_LEVEL")] = (

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from cli.bus_users.store import NATS_USERS_FILE, bus_users
 from cli.stack.fleet.core_sets import CoreSets
 from cli.stack.fleet.declare import ALIASES
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from cli.stack.group_plan import GroupPlanner, group_number
 from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.options import UpOptions
@@ -71,7 +71,7 @@ class StackPlan:
     grpc_address: str = ""
     imports: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sleeping: Sequence[ServiceSpec] = ()
-    more_leaders: Callable[[ServedModel], list[ServiceSpec]] = lambda _: []
+    more_leaders: Callable[[FoundModel], list[ServiceSpec]] = lambda _: []
 
     @property
     def drain_s(self) -> str:
@@ -95,7 +95,7 @@ class StackPlan:
 
 def plan_stack(
     options: UpOptions,
-    models: Sequence[ServedModel],
+    models: Sequence[FoundModel],
     probes: Probes,
     environ: Mapping[str, str],
     kv_pool: Mapping[str, str] = MappingProxyType({}),
@@ -107,8 +107,8 @@ def plan_stack(
         probes: Ask services whether they are ready.
         kv_pool: Settings of the workers for KV blocks in the memory of the host.
     """
-    grpc_host = environ.get("RYZ_GRPC_HOST") or options.host
-    _check_ports(options, grpc_host)
+    check_ports(options, environ)
+    grpc_host = _grpc_host(options, environ)
     names = ["kvstate", "router", *(f"router-{number}" for number in range(2, options.routers + 1))]
     groups = [model for model in models for _ in range(model.entry.groups)]
     # one call, so that all are different: the admin ports, then those that were given as 0
@@ -181,7 +181,7 @@ def plan_stack(
 
 
 def _parted(
-    leaders: Sequence[ServiceSpec], models: Sequence[ServedModel]
+    leaders: Sequence[ServiceSpec], models: Sequence[FoundModel]
 ) -> tuple[list[ServiceSpec], list[ServiceSpec]]:
     """Return the leaders that are started with the stack, and the others."""
     left = {model.name: model.entry.groups_at_start for model in models}
@@ -194,11 +194,11 @@ def _parted(
 
 def _planner_of_more(
     planner: GroupPlanner, first: int, probes: Probes
-) -> Callable[[ServedModel], list[ServiceSpec]]:
+) -> Callable[[FoundModel], list[ServiceSpec]]:
     """Return what plans the leaders of added models, whose groups are numbered from `first` on."""
     numbers = count(first)
 
-    def plan_leaders(model: ServedModel) -> list[ServiceSpec]:
+    def plan_leaders(model: FoundModel) -> list[ServiceSpec]:
         ports = pick_ports(model.entry.groups)
         return [planner.plan(model, next(numbers), port, probes.admin(port)) for port in ports]
 
@@ -224,7 +224,7 @@ def _api_settings(options: UpOptions, http_port: int, environ: Mapping[str, str]
     return api
 
 
-def aliases_of(models: Sequence[ServedModel]) -> str:
+def aliases_of(models: Sequence[FoundModel]) -> str:
     """Return other names of models as the gateway's setting."""
     return ",".join(f"{alias}={model.name}" for model in models for alias in model.entry.aliases)
 
@@ -244,11 +244,16 @@ def _server(
     return ServiceSpec(name, command, probe, SERVERS, GRACE_S[SERVERS], env or {})
 
 
-def _check_ports(options: UpOptions, grpc_host: str) -> None:
+def _grpc_host(options: UpOptions, environ: Mapping[str, str]) -> str:
+    return environ.get("RYZ_GRPC_HOST") or options.host
+
+
+def check_ports(options: UpOptions, environ: Mapping[str, str]) -> None:
+    """Fail, naming the option and the process that has it, when a wanted port is taken."""
     find, without = "let one be found", "do without"
     wanted = [
         (options.host, options.port, "--port", find),
-        (grpc_host, options.grpc_port, "--grpc-port", without),
+        (_grpc_host(options, environ), options.grpc_port, "--grpc-port", without),
         ("127.0.0.1", 0 if options.nats_url else options.nats_port, "--nats-port", find),
         ("127.0.0.1", 0 if options.redis_url else options.redis_port, "--redis-port", without),
     ]

@@ -3,20 +3,19 @@
 import asyncio
 import os
 import signal
-import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from cli.bus_users.broker_users import BrokerUsers
 from cli.console import INTERRUPTED, CommandError, called_as, err, fail, out, start_report
-from cli.keys.first_admin_key import FirstAdminKey, admin_key_words
+from cli.keys.first_admin_key import FirstAdminKey
 from cli.keys.lost_records import lost_records_note
 from cli.stack.agent.start import StackAgents
 from cli.stack.fleet.core_sets import Cores
-from cli.stack.fleet.entry import ModelEntry, ServedModel
 from cli.stack.fleet.remote_models import own_models
+from cli.stack.host.known_stacks import forget_stack, remember_stack
 from cli.stack.host.kv_pool import shared_kv_pool
 from cli.stack.host.ports import held_ports, listening_port
 from cli.stack.host.private import make_private_dir, open_log, remove_dir, remove_empty, write_private
@@ -24,10 +23,18 @@ from cli.stack.machine import Settled
 from cli.stack.options import UpOptions
 from cli.stack.plan import FILES, STREAMS, StackPlan, plan_stack
 from cli.stack.probes import Probes
-from cli.stack.sizing_text import count_words
-from cli.stack.state import SUPERVISOR, StackState, StateDir, log_tail, start_time, state_dir_words
+from cli.stack.state import (
+    SUPERVISOR,
+    StackState,
+    StateDir,
+    is_default_dir,
+    log_tail,
+    start_time,
+    state_dir_words,
+)
+from cli.stack.supervision.announcement import announce
 from cli.stack.supervision.stack import Stack
-from shared.address import redact
+from cli.stack.supervision.systemd import notify_ready
 from shared.host.cores_and_memory import total_bytes
 from shared.host.local_stack import ADMIN_KEY_FILE
 
@@ -73,7 +80,7 @@ def run_detached(options: UpOptions, settled: Settled, closing: str = "") -> Non
 async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closing: str) -> None:
     if not state_dir.acquire():
         fail(f"Another `ryz up` is just starting or ending in {state_dir.path}; try again in a moment.")
-    state_dir.put_logs_aside()
+    _begin_in(state_dir)
     probes, ports, pool = Probes(), ExitStack(), ExitStack()
     files, made = list[Path](), dict[Path, list[Path]]()
     try:
@@ -119,6 +126,7 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
             if ready:
                 await agents.await_started(options.start_timeout_s)
                 await _announce_start(options, settled, state, closing, key.text)
+                notify_ready()
                 await stack.supervise()
             _say_ending(plan)
         finally:
@@ -128,15 +136,17 @@ async def _run(options: UpOptions, settled: Settled, state_dir: StateDir, closin
     finally:
         ports.close()
         await probes.close()
-        for file in files:
-            file.unlink(missing_ok=True)
-        for directory, sockets in made.items():
-            remove_dir(directory, sockets)
+        _remove_files(files, made)
         pool.close()
-        for name in (STREAMS, FILES):  # what is in them outlives the stack
-            remove_empty(state_dir.path / name)
-        state_dir.release()
+        _end_in(state_dir)
     out.print("All services have ended.", markup=False)
+
+
+def _remove_files(files: Sequence[Path], made: Mapping[Path, list[Path]]) -> None:
+    for file in files:
+        file.unlink(missing_ok=True)
+    for directory, sockets in made.items():
+        remove_dir(directory, sockets)
 
 
 async def _announce_start(
@@ -168,6 +178,27 @@ def refuse_if_up(state_dir: Path) -> None:
         )
 
 
+def _begin_in(state_dir: StateDir) -> None:
+    """Keep the logs of the stack before, and let commands in other folders find this one.
+
+    Only a stack in the default directory of a folder is found.
+    """
+    state_dir.put_logs_aside()
+    if not is_default_dir(state_dir.path):
+        return
+    try:
+        remember_stack(state_dir.path)
+    except OSError as error:
+        out.print(f"Commands find this stack in this folder only: {error}.", markup=False, soft_wrap=True)
+
+
+def _end_in(state_dir: StateDir) -> None:
+    for name in (STREAMS, FILES):  # what is in them outlives the stack
+        remove_empty(state_dir.path / name)
+    forget_stack(state_dir.path)
+    state_dir.release()
+
+
 def _run_on(cores: Cores) -> None:
     """Keep this process off the cores that groups have for themselves."""
     if cores:
@@ -181,6 +212,8 @@ def _leave_terminal(log: Path) -> None:
     file = open_log(log)
     for source, target in ((null, 0), (file, 1), (file, 2)):
         os.dup2(source, target)
+    for console in (out, err):
+        console.leave_terminal()
     os.close(null)
     os.close(file)
 
@@ -219,72 +252,3 @@ def _say_ending(plan: StackPlan) -> None:
         markup=False,
         soft_wrap=True,
     )
-
-
-def announce(
-    options: UpOptions, settled: Settled, state: StackState, closing: str = "", made_key: str = ""
-) -> None:
-    """Print where the stack is reached, and what to try next.
-
-    Args:
-        closing: The last line; empty: none more.
-        made_key: The admin key that this start has made.
-    """
-    # The password of our own broker's user for services outside is shown on a terminal only, since a file or
-    # a log would keep it. That of a given broker is never shown.
-    on_terminal = state.nats_urls and sys.stdout.isatty()
-    broker = state.nats_url if on_terminal else redact(state.nats_url)
-    grpc = f"gRPC {state.grpc_address}, " if state.grpc_address else ""
-    models = settled.models
-    served = "; ".join(f"model {model.name}, {describe_groups(options, model.entry)}" for model in models)
-    lines = [
-        "",
-        f"Ready: {state.url}  ({grpc}{served}, broker {broker}, logs in {options.state_dir / 'logs'})",
-        "",
-        *(example_line(state.url, model) for model in models),
-        "",
-        f"{_chat_words(options, models)}{'' if sys.stdout.isatty() else 'SIGTERM or '}Ctrl-C ends it.",
-    ]
-    if made_key:
-        lines[-1:-1] = [admin_key_words(options.state_dir, made_key, shown=sys.stdout.isatty()), ""]
-    lines = lines[:-1] if not in_foreground(state) else [*lines, *filter(None, [closing])]
-    for line in lines:
-        out.print(line, markup=False, soft_wrap=True)
-
-
-def example_line(url: str, model: ServedModel) -> str:
-    """Return a command that asks a model for an answer, or for a completion if it does not chat."""
-    path, asked = "completions", '"max_tokens": 40, "prompt": "Once upon a time"'
-    if model.chats:
-        path, asked = "chat/completions", '"messages": [{"role": "user", "content": "Hello!"}]'
-    body = f'{{"model": "{model.name}", "stream": true, {asked}}}'
-    key = ' -H "Authorization: Bearer $API_KEY"' if os.environ.get("RYZ_API_KEYS") else ""
-    return f"curl -N {url}/v1/{path} -H 'Content-Type: application/json'{key} -d '{body}'"
-
-
-def _chat_words(options: UpOptions, models: Sequence[ServedModel]) -> str:
-    silent = [model.name for model in models if not model.chats]
-    if silent and len(silent) == len(models):
-        return f"{', '.join(silent)} completes texts: without a chat template there is no chat. "
-    return f"Or talk to it with `{called_as()} chat{state_dir_words(options.state_dir)}`. "
-
-
-def describe_groups(options: UpOptions, entry: ModelEntry) -> str:
-    """Return how many groups of which kind a model has, in words."""
-    groups = count_words(entry.groups, "group")
-    if entry.min_groups:
-        groups = groups if entry.min_groups == entry.groups else f"{entry.min_groups} to {groups},"
-    elif entry.load == "demand":
-        groups = f"up to {groups} on demand,"
-    if entry.remote:
-        return f"{groups} in front of {redact(entry.remote)}"
-    if options.engine == "null":
-        return f"{groups} of the null engine"
-    if options.engine == "vllm":
-        return f"{groups} of vLLM"
-    return f"{groups} of {count_words(entry.tensor_parallel, 'rank')}"
-
-
-def in_foreground(state: StackState) -> bool:
-    """Whether the stack runs in this process."""
-    return state.pid == os.getpid()

@@ -172,7 +172,7 @@ def _remedies(
         )
         tokens = size.fitting_tokens(room // groups, precision, *given.steps)
         if tokens >= least_tokens(context, replace(given, kv_cache_tokens=0)):
-            yield f"RYZ_KV_CACHE_TOKENS of {tokens:,} or less"
+            yield f"`--kv-cache-tokens` (RYZ_KV_CACHE_TOKENS) of {tokens:,} or less"
     if machine.store_bytes and sizing_of(size, context, replace(machine, store_bytes=0), given, groups):
         yield "`--redis-url` with a Redis of another machine"
     missing = missing_bytes([ModelNeeds(size, context, given)], machine, [groups])

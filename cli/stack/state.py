@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cli.console import fail
+from cli.logs.lines import plain
 from cli.stack.host.private import make_private_dir, make_state_dir, replace_private
 from shared.address import redact
 from shared.host.local_stack import STATE_DIR, STATE_FILE, ForeignFileError, read_own
@@ -173,10 +174,26 @@ def _settle(path: Path) -> Path:
         return path.absolute()
 
 
+def no_stack(path: Path, otherwise: str = "") -> str:
+    """Return the sentence of a command that finds no stack in a state directory.
+
+    Args:
+        otherwise: What names another server, such as "`--url` or RYZ_URL another gateway".
+    """
+    return (
+        f"No stack is up in {path}. `ryz up` starts one; `--state-dir` names another directory"
+        f"{otherwise and f', {otherwise}'}."
+    )
+
+
 def state_dir_words(path: Path) -> str:
     """Return the option that names a state directory, behind a space; empty for the default directory."""
-    is_default = path in {DEFAULT_DIR, _settle(DEFAULT_DIR)}
-    return "" if is_default else f" --state-dir {shlex.quote(str(path))}"
+    return "" if is_default_dir(path) else f" --state-dir {shlex.quote(str(path))}"
+
+
+def is_default_dir(path: Path) -> bool:
+    """Return whether it is the default state directory of this folder."""
+    return path in {DEFAULT_DIR, _settle(DEFAULT_DIR)}
 
 
 def older_log(log: Path) -> Path:
@@ -196,11 +213,11 @@ def start_time(pid: int) -> float | None:
 
 
 def log_tail(path: Path, lines: int = 15, max_bytes: int = 16_384) -> str:
-    """Return the last lines of a log file; empty when there is none."""
+    """Return the last lines of a log file for people; empty when there is none."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - max_bytes))
-            return "\n".join(file.read().decode(errors="replace").splitlines()[-lines:])
+            return "\n".join(map(plain, file.read().decode(errors="replace").splitlines()[-lines:]))
     except OSError:
         return ""

@@ -5,10 +5,11 @@
 
 from dataclasses import replace
 
+from cli.command_groups import StateDirectory
 from cli.command_options import with_options
 from cli.console import fail
-from cli.stack.options import StateDirOption, UpOptions
-from cli.stack.state import DEFAULT_DIR, StateDir
+from cli.stack.options import UpOptions
+from cli.stack.state import DEFAULT_DIR, StateDir, no_stack
 
 DOWN_SLACK_S = 6.0
 
@@ -28,18 +29,25 @@ def up(options: UpOptions) -> None:
     Each service's log is in STATE_DIR/logs. What has no option here is a RYZ_ variable: see docs/settings.md.
     """
     import os  # noqa: PLC0415 (keeps `ryz --help` quick)
+    import sys  # noqa: PLC0415
 
     from cli.console import out  # noqa: PLC0415
     from cli.stack import runner  # noqa: PLC0415
     from cli.stack.default_model import default_model  # noqa: PLC0415
     from cli.stack.fleet.check import checked_models  # noqa: PLC0415
     from cli.stack.fleet.declare import declare  # noqa: PLC0415
-    from cli.stack.fleet.remote_models import own_models  # noqa: PLC0415
     from cli.stack.host.private import OWN_UMASK  # noqa: PLC0415
     from cli.stack.host.reachability import may_have_keys, refuse_open_network  # noqa: PLC0415
-    from cli.stack.kernels import compile_missing_kernels  # noqa: PLC0415
+    from cli.stack.kernels import begin_compiling  # noqa: PLC0415
     from cli.stack.machine import settle_sizing  # noqa: PLC0415
+    from cli.stack.plan import check_ports  # noqa: PLC0415
+    from cli.stack.supervision.systemd import unit_text  # noqa: PLC0415
 
+    if options.print_unit:
+        if options.detach:
+            fail("A unit keeps the stack in the foreground: leave out `--detach`.", 2)
+        print(unit_text(sys.argv[1:], os.environ), end="")
+        return
     os.umask(OWN_UMASK)  # files of this command and its services are for this user only
     state_dir = StateDir(options.state_dir)
     runner.refuse_if_up(state_dir.path)
@@ -56,14 +64,15 @@ def up(options: UpOptions) -> None:
             "leave out one of the two. What your Redis keeps is its own configuration's matter.",
             2,
         )
+    check_ports(options, os.environ)  # before a model is fetched or planned
     closing, declared = "", declare(options, os.environ)
+    compilation = begin_compiling(options, declared)  # while models are fetched
     if declared.is_open and options.engine != "null":
         model, closing = default_model(pull=options.pull)
         declared = declare(replace(options, model=[model]), os.environ)
     models = checked_models(options, declared, pull=options.pull)
     settled = _settle(options, state_dir)
-    if own_models(models):
-        compile_missing_kernels(settled)  # the sizing below depends on whether there are kernels
+    compilation.wait()  # the sizing below depends on whether there are kernels
     sizing = settle_sizing(settled, models, declared)
     if sizing.text:
         out.print(sizing.text, soft_wrap=True)
@@ -94,7 +103,7 @@ def _settle(options: UpOptions, state_dir: StateDir) -> UpOptions:
     return settled
 
 
-def down(state_dir: StateDirOption = DEFAULT_DIR) -> None:
+def down(state_dir: StateDirectory = DEFAULT_DIR) -> None:
     """End a stack that `ryz up` started; running requests have 2.5 s to finish, or RYZ_DRAIN_TIMEOUT_S."""
     import os  # noqa: PLC0415
     import signal  # noqa: PLC0415
@@ -106,9 +115,9 @@ def down(state_dir: StateDirOption = DEFAULT_DIR) -> None:
     stack_dir = StateDir(state_dir)
     state = stack_dir.read()
     if state is None:
-        fail(
-            f"No stack is up in {stack_dir.path}. `ryz up` starts one; `--state-dir` names another directory."
-        )
+        fail(no_stack(stack_dir.path))
+    # without options it may be that of another folder
+    out.print(f"Ending the stack in {stack_dir.path} (pid {state.pid}).", markup=False, soft_wrap=True)
     began = time.monotonic()
     with suppress(ProcessLookupError):  # it may have ended since the file was read
         os.kill(state.pid, signal.SIGTERM)

@@ -13,7 +13,7 @@ import structlog
 from cli.console import CommandError, fail
 from cli.groups.silent_groups import NO_ANSWER, silent_groups
 from cli.stack.host.reachability import somebody_listens
-from cli.stack.state import DEFAULT_DIR, StackState, StateDir
+from cli.stack.state import DEFAULT_DIR, StackState, StateDir, no_stack
 from cli.status.gathering import Gathering
 from shared import subjects
 from shared.address import redact
@@ -97,7 +97,8 @@ def find_broker(given: str, state_dir: StateDir) -> str:
     """Return the given broker, else that of the stack that is up here, else `RYZ_NATS_URL` or the default.
 
     Raises:
-        CommandError: A directory was named that has no stack: the default could be another stack's broker.
+        CommandError: No stack is up. Nothing listens at the default address; or a directory was named, and
+            the default could be another stack's broker.
     """
     if given:
         return given
@@ -106,11 +107,8 @@ def find_broker(given: str, state_dir: StateDir) -> str:
         return state.broker("cli")
     if named := os.environ.get("RYZ_NATS_URL"):
         return named
-    if state_dir.path != StateDir(DEFAULT_DIR).path:
-        fail(
-            f"No stack is up in {state_dir.path}. `ryz up` starts one; `--state-dir` names another "
-            "directory, `--nats-url` or RYZ_NATS_URL another broker."
-        )
+    if state_dir.path != StateDir(DEFAULT_DIR).path or not somebody_listens(USUAL_BROKER):
+        fail(no_stack(state_dir.path, "`--nats-url` or RYZ_NATS_URL another broker"))
     return USUAL_BROKER
 
 

@@ -173,13 +173,17 @@ def _draft_model(speculation: dict[str, Any]) -> str:
 
 
 def _ranks(groups: list[dict[str, Any]]) -> Table:
+    # machines of one NUMA node, which are most, have no such column
+    ranks = [rank for group in groups for rank in group.get("ranks", [])]
+    bound = ["NUMA node"] if any(rank.get("numa_node", -1) >= 0 for rank in ranks) else []
     table = _table(
-        "Ranks", "group", "rank", "state", "pid", "steps", "memory", "loaded in", "kernels",
+        "Ranks", "group", "rank", "state", "pid", "steps", "memory", "loaded in", *bound, "kernels",
         right=(1, 3, 4, 5, 6),
     )  # fmt: skip
     for group in groups:
         for rank in group.get("ranks", []):
             memory, load_s = rank.get("memory_bytes"), rank.get("load_s")
+            node = rank.get("numa_node", -1)
             table.add_row(
                 str(group.get("group")),
                 str(rank.get("rank")),
@@ -188,6 +192,7 @@ def _ranks(groups: list[dict[str, Any]]) -> Table:
                 str(rank.get("steps")),
                 f"{memory / 2**20:.0f} MiB" if memory else "-",
                 f"{load_s:.2f} s" if load_s else "-",
+                *([str(node) if node >= 0 else "all"] if bound else ()),
                 ": ".join(filter(None, (rank.get("kernels"), rank.get("why_plain")))) or "-",
             )
     return table

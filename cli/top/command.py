@@ -66,7 +66,9 @@ def quit_key() -> Iterator[QuitKey]:
 
 def top(
     *,
-    once: Annotated[bool, typer.Option("--once", help="Look for one interval, print, and end.")] = False,
+    once: Annotated[
+        bool, typer.Option("--once", help="Look for one interval, print, and end, as without a terminal.")
+    ] = False,
     interval: Annotated[
         float, typer.Option("--interval", "-i", min=0.5, max=60.0, help="Seconds between two looks.")
     ] = 1.0,
@@ -78,15 +80,16 @@ def top(
 
     Rates and quantiles are those of the last interval; req/s are answers that began in it. Of a rank they say
     what its time went into; the rank that waits least in collectives is the one for which the others wait.
-    Exit code 1 of `--once` when nothing answers.
+    Into a pipe or a file it prints once, with `--json` until Ctrl-C. Exit code 1 when nothing answers at the
+    start.
     """
-    from cli.console import fail  # noqa: PLC0415
+    from cli.console import fail, out  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.status.query import ask_status, find_broker  # noqa: PLC0415
-    from cli.top.fleet_rates import FleetWatch  # noqa: PLC0415
+    from cli.top.fleet_rates import FleetComparison  # noqa: PLC0415
     from shared.address import redact  # noqa: PLC0415
 
-    stack_dir, watch = StateDir(state_dir), FleetWatch()
+    stack_dir, watch = StateDir(state_dir), FleetComparison()
 
     def query() -> "FleetRates":
         report = ask_status(nats_url, stack_dir)
@@ -94,13 +97,13 @@ def top(
 
     broker = redact(find_broker(nats_url, stack_dir))
     try:
-        if once or as_json:
-            first = query()
-            if once and first.problem:
-                fail(first.problem)
-            _print(query, broker, interval, once=once, as_json=as_json)
+        first = query()
+        if first.problem:
+            fail(first.problem)
+        if once or as_json or not out.is_terminal:
+            _print(query, broker, interval, once=once or not as_json, as_json=as_json)
         else:
-            _show(query, broker, interval)
+            _show(first, query, broker, interval)
     except KeyboardInterrupt:
         return
 
@@ -126,8 +129,8 @@ def _print(
             return
 
 
-def _show(query: "Callable[[], FleetRates]", broker: str, interval: float) -> None:
-    """Redraws the view until q."""
+def _show(fleet: "FleetRates", query: "Callable[[], FleetRates]", broker: str, interval: float) -> None:
+    """Redraws the view until q, also while nothing answers; begins with `fleet`, which has no rates yet."""
     from rich.live import Live  # noqa: PLC0415
 
     from cli.console import out  # noqa: PLC0415
@@ -136,8 +139,10 @@ def _show(query: "Callable[[], FleetRates]", broker: str, interval: float) -> No
 
     with quit_key() as keys, Live(console=out, screen=True, auto_refresh=False) as live:
         pause_with(live, keys.resume)
+        began = time.monotonic()
         while True:
-            began = time.monotonic()
-            live.update(render(query(), out.width, broker, interval), refresh=True)
+            live.update(render(fleet, out.width, broker, interval), refresh=True)
             if keys.pressed_within(max(0.05, began + interval - time.monotonic())):
                 return
+            began = time.monotonic()
+            fleet = query()

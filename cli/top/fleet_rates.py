@@ -87,7 +87,7 @@ class FleetRates:
     news: list[tuple[float, str]]
 
 
-class FleetWatch:
+class FleetComparison:
     """Compares each answer with the one before."""
 
     def __init__(self) -> None:

@@ -114,7 +114,8 @@ def _broker(url: str, state_dir: StateDir) -> dict[str, str]:
 
 def _tokenizer(options: WorkerOptions) -> Path:
     given = options.tokenizer
-    if not given and options.model in catalogue():
+    known = catalogue().get(options.model)
+    if not given and known is not None and not known.hub:  # gigabytes, of which a tokenizer is a small part
         given = options.model
     if not given:
         fail(

@@ -11,16 +11,17 @@ const nc = await connect({
 });
 const given = headers();
 given.set("Ryz-Timeout-Ms", "30000");
-const reply = await nc.request(
-  `ryz.v1.tenant.${tenant}.${url.username}.complete.${name}`,
-  JSON.stringify({ messages: [{ role: "user", content: prompt }], max_tokens: 64 }),
-  { timeout: 31000, headers: given },
-);
-const answer = reply.json();
-if (answer.error) {
-  console.error(`${answer.error.code}: ${answer.error.message}`);
-  process.exitCode = 1;
-} else {
+try {
+  const reply = await nc.request(
+    `ryz.v1.tenant.${tenant}.${url.username}.complete.${name}`,
+    JSON.stringify({ messages: [{ role: "user", content: prompt }], max_tokens: 64 }),
+    { timeout: 31000, headers: given },
+  );
+  const answer = reply.json();
+  if (answer.error) throw answer.error;
   console.log(answer.choices[0].message.content);
+} catch (error) { // of the answer, or of the client: no router is running (503), or no answer came in time
+  console.error(`${error.code ?? "failed"}: ${error.message}`);
+  process.exitCode = 1;
 }
 await nc.close();

@@ -13,15 +13,14 @@ import structlog
 from services.gateway.admission.admission import Admission
 from services.gateway.admission.bodies.reader import BodyReader
 from services.gateway.admission.identity.assembly import open_identities
-from services.gateway.admission.limits.assembly import call_limits
+from services.gateway.admission.limits.call_limits import call_limits
 from services.gateway.admission.operators import Operators
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.rate_limits import RateLimiter, tokens_per_minute
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCalls
 from services.gateway.answering.events.slow_readers import ReaderLimits, watch_readers
-from services.gateway.answering.intake.adapter_names import AdapterNames
-from services.gateway.answering.intake.model_aliases import ModelAliases
+from services.gateway.answering.intake.model_names import AdapterNames, ModelAliases
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.revoked_keys import RevokedKeys

@@ -49,10 +49,11 @@ from services.gateway.transports.http.openapi_document import (
     add_serving,
 )
 from services.gateway.transports.http.path_methods import HeadAnswers
-from services.gateway.transports.http.response_pieces import PieceSender
+from services.gateway.transports.http.reply import PieceSender
 from services.gateway.transports.http.routes.batches import add_batches
 from services.gateway.transports.http.routes.erasure import add_erasure
-from services.gateway.transports.http.routes.formats import format_route
+from services.gateway.transports.http.routes.formats import PREFIX as STREAMS
+from services.gateway.transports.http.routes.formats import format_route, stream_route
 from services.gateway.transports.http.routes.info import ServiceInfo, info_router
 from services.gateway.transports.http.routes.lora_adapters import (
     LoadAdapterBody,
@@ -65,8 +66,6 @@ from services.gateway.transports.http.routes.manage_shares import add_manage_sha
 from services.gateway.transports.http.routes.responses import ResponseParts, add_responses
 from services.gateway.transports.http.routes.session_paths import SessionPaths, is_session_path
 from services.gateway.transports.http.routes.sessions import SessionRoutes
-from services.gateway.transports.http.routes.streams import PREFIX as STREAMS
-from services.gateway.transports.http.routes.streams import stream_route
 from services.gateway.transports.http.routes.usage import add_usage
 from services.gateway.transports.websocket.response_sockets import ResponseSockets
 from services.gateway.transports.websocket.sockets import PATH as REALTIME

@@ -7,7 +7,7 @@ import structlog
 
 from services.gateway.admission.auth import parse_admin_keys, parse_keys
 from services.gateway.admission.identity.oidc_claims import ClaimNames, parse_claims
-from services.gateway.answering.intake.model_aliases import parse_aliases
+from services.gateway.answering.intake.model_names import parse_aliases
 from services.gateway.resources.sessions.root_key import MIN_KEY_CHARS, root_key
 from services.gateway.settings import GatewaySettings
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import msgspec
 
 from services.gateway.admission.identity.identity import Identity
-from services.gateway.answering.intake.model_aliases import ModelAliases, alias_named
-from services.gateway.answering.intake.usable_models import UsableModels
+from services.gateway.answering.intake.model_names import ModelAliases, UsableModels, alias_named
 from shared.client.calls.model_list import not_served, usable_names
 from shared.errors import ModelNotFound, Unavailable
 from shared.messages import Adapter, ModelCard, ModelList, ModelState

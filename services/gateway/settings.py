@@ -24,6 +24,8 @@ from shared.setting_types import (
 from shared.settings import CommonSettings, SessionSizeSettings
 from shared.web.http_limits import HttpConnections
 
+SessionFrom = Literal["conversation", "cache_key", "user"]
+
 
 class FileSettings(BaseModel, use_attribute_docstrings=True):
     """Where files are, how many a tenant may have, and how much of a batch is done at a time."""
@@ -101,6 +103,11 @@ class GatewaySettings(CommonSettings, SessionSizeSettings, HttpConnections, File
     session_key: SecretStr = SecretStr("")
     """A secret of 16 characters or more, the same for all gateways; it hides in a session's id what the
     session begins with. Empty: derived from the password in `RYZ_NATS_URL`."""
+    session_from: SessionFrom = "cache_key"
+    """What decides on the group of a request that names no session. `cache_key`: its `prompt_cache_key`, else
+    how the conversation begins; `user`: its `prompt_cache_key`, else its `user` (`metadata.user_id` of
+    Messages), else how it begins; `conversation`: always that. Equal keys of two tenants have nothing in
+    common."""
     max_body_bytes: Annotated[int, Interval(ge=1024, le=2**30)] = 4 * 1024 * 1024
     """Largest body of a request."""
     body_timeout_s: UpToHour = 30.0

@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from services.kvstate.redis.store_starts import StoreContents
 from services.kvstate.sessions.store import SessionTally
 from shared.messages import SessionCommitted
-from shared.telemetry.children import Children
+from shared.telemetry.histograms import Children
 
 _SECONDS = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0)
 

@@ -8,7 +8,7 @@ from pydantic import Field
 
 from services.kvstate.constants import KVStateConstants, constant_settings
 from services.kvstate.domain.block_eviction import BlockLimits
-from services.kvstate.domain.session_quota import SessionLives, TenantSessions
+from services.kvstate.domain.session_quota import SessionLives, TenantSessionLimits
 from services.kvstate.responses.store import ResponseQuotas
 from shared.session_limits import PinLimit
 from shared.setting_types import SecondToTenYears, UpToHalfMinute
@@ -22,7 +22,7 @@ class KVStateSettings(  # type: ignore[misc]
     SessionSizeSettings,
     PinLimit,
     SessionLives,
-    TenantSessions,
+    TenantSessionLimits,
     ResponseQuotas,
     BlockLimits,
 ):

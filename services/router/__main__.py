@@ -8,7 +8,7 @@ import time
 from contextlib import AsyncExitStack
 from typing import cast
 
-from services.router.adapters.calls import AdapterCalls
+from services.router.adapters.calls import AdapterLoadCalls
 from services.router.context import RouterContext
 from services.router.dispatch import Dispatcher
 from services.router.domain.groups.fleet import Fleet
@@ -62,7 +62,7 @@ async def setup(service: Service, stack: AsyncExitStack) -> None:
     )
     leases = await kept_leases(bus, state.accounts, settings.instance_id, stack)
     running = await kept_running(context, leases, stack)
-    dispatcher, adapters = Dispatcher(context), AdapterCalls(context)
+    dispatcher, adapters = Dispatcher(context), AdapterLoadCalls(context)
     gate, losses = OutsideGate(context, dispatcher, leases, running), LossReports(context, running.units)
     requests = RouterSubscriptions(context, dispatcher, losses, outside, gate)
     watch, presence, sessions = FleetWatch(context, losses), RouterPresence(context), SessionEvents(context)

@@ -2,12 +2,11 @@
 
 import msgspec
 
-from services.router.domain.contests import Contests
 from services.router.domain.expiring import ExpiringMap
 from services.router.domain.groups.balance import DecayingCounts
 from services.router.domain.models.book import ModelBook
 from services.router.domain.pins import PinTable
-from services.router.domain.policies.party_credits import PartyCredits
+from services.router.domain.policies.parties import Contests, PartyCredits
 from services.router.domain.running_units import AttemptKey
 from services.router.domain.session_memory import SessionMemory
 from services.router.incoming import Incoming

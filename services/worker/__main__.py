@@ -29,18 +29,15 @@ from services.worker.leader.leader import Leader
 from services.worker.leader.options import LeaderOptions, LeaderSettings
 from services.worker.leader.sessions.record_limits import SessionRecordLimits
 from services.worker.leader.wiring import LeaderPorts, build_leader
+from services.worker.make_engines import make_engine_without_ranks, make_rank_engine
 from services.worker.model_files.load_model import load_model, with_sampling_defaults, with_tool_format
 from services.worker.model_files.model import Model
 from services.worker.model_files.sampling_defaults import parse_sampling
 from services.worker.null.adapter_files import inspect_null_adapter
-from services.worker.null.engine import TEXT, NullEngine
 from services.worker.null.model import CONTEXT_LENGTH, null_model
-from services.worker.orchestrator.options import RankEngineOptions, RankProcessOptions
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
-from services.worker.rank_protocol.kv_messages import KVStoreConfig
-from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine
-from services.worker.rank_protocol.run_config import EngineRunConfig
+from services.worker.rank_protocol.plan import Engine
 from services.worker.settings import WorkerSettings
 from shared.client.calls.blocks_client import BlocksClient
 from shared.client.calls.sessions_client import SessionsClient
@@ -64,53 +61,6 @@ def make_model(settings: WorkerSettings) -> Model:
     model = replace(model, tenants=tuple(filter(None, settings.model_tenants.split(","))))
     own, fallback = map(parse_sampling, (settings.sampling_defaults, settings.sampling_fallback))
     return with_tool_format(with_sampling_defaults(model, own, fallback), settings.tool_format)
-
-
-def make_null_engine(settings: WorkerSettings, model: Model) -> NullEngine:
-    """Make the engine without weights."""
-    return NullEngine(
-        tokens=model.tokenizer.encode(TEXT, add_special_tokens=False),
-        num_blocks=max(1, settings.kv_cache_tokens // BLOCK_SIZE),
-        vocab_size=model.tokenizer.vocab_size,
-        context_length=model.context_length,
-        step_delay_s=settings.null_step_delay_ms / 1000,
-    )
-
-
-def make_engine_without_ranks(settings: WorkerSettings, model: Model) -> Engine:
-    """Make an engine that runs in this process, or one of others."""
-    if settings.engine == "null":
-        return make_null_engine(settings, model)
-    from services.worker.guests.make_engine import make_guest_engine  # noqa: PLC0415 (httpx: 0.2 s, few need it)
-
-    return make_guest_engine(settings, model)
-
-
-def make_store(settings: WorkerSettings) -> KVStoreConfig | None:
-    """Return the store where ranks write and read KV blocks, or None."""
-    variable = "RYZ_KV_REDIS_URL" if settings.kv_redis_url else "RYZ_REDIS_URL"
-    url = settings.kv_redis_url or settings.redis_url
-    if not url or settings.prefix_sharing == "off":
-        return None
-    return KVStoreConfig(
-        url=settings.redis_address(url, variable),
-        compression=settings.kv_compression,
-        host_dir=settings.kv_host_dir,
-        host_bytes=settings.kv_host_bytes // settings.tensor_parallel,
-        host_owner=settings.group,
-    )
-
-
-def make_rank_engine(settings: WorkerSettings) -> RankEngine:
-    """Make the engine of real models."""
-    return RankEngine(
-        RankEngineOptions(
-            run=settings.part(EngineRunConfig),
-            processes=settings.part(RankProcessOptions),
-            kv_store=make_store(settings),
-            instance_id=settings.instance_id,
-        )
-    )
 
 
 def adapter_reader(settings: WorkerSettings) -> Inspect | None:
@@ -179,6 +129,7 @@ def heartbeat_options(
         connect_wait_s=settings.nats_connect_wait_s,
         connection=f"{service}/{settings.instance_id}/heartbeats",
         instance_id=settings.instance_id,
+        group=settings.group,
         interval_s=options.heartbeat_interval_s,
         stale_s=options.heartbeat_stale_s,
         log_level=settings.log_level,
@@ -206,6 +157,7 @@ def log_ready(leader: Leader, engine: Engine) -> None:
     if (guest := leader.guest) is not None:
         log.info("the guest is ready", guest=guest.name, lacks=guest.lacks)
     for rank in engine.status() if guest is None else ():
+        rank.pop("faults", None)  # none yet
         log.info("a rank is ready", **rank)
 
 
@@ -226,7 +178,7 @@ async def setup(
     draft_engine = make_draft_engine(settings, model)
     if draft_engine is not None:
         stack.push_async_callback(draft_engine.stop)
-    engine: Engine = ranks or make_engine_without_ranks(settings, model)
+    engine, kv_contents = (ranks, None) if ranks is not None else make_engine_without_ranks(settings, model)
     settle_memory()  # before the first heartbeat: it takes longer than routers wait for one
     outside = await service.connect_bus(stack, "outside", needed=False)
     options = leader_options(settings)
@@ -245,6 +197,7 @@ async def setup(
         draft_engine=draft_engine,
         trials=forks.trials,
         inspect=adapter_reader(settings),
+        kv_contents=kv_contents,
     )
     leader = build_leader(options, ports)
     claim.answer_for(lambda: leader.state)
@@ -293,7 +246,8 @@ def main() -> None:
         ranks = make_rank_engine(settings)
         # before there is any thread; torch is loaded while this process loads the tokenizer and connects
         ranks.start_fork_server()
-    run_service(settings, "worker", partial(setup, ranks=ranks, forks=forks))
+    of_group = {"group": settings.group}
+    run_service(settings, "worker", partial(setup, ranks=ranks, forks=forks), log_names=of_group)
 
 
 if __name__ == "__main__":

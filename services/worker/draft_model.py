@@ -72,6 +72,7 @@ def make_draft_engine(settings: WorkerSettings, model: Model) -> DraftEngine | N
         run=draft_run(settings.part(EngineRunConfig), path, settings.draft_precision),
         processes=dataclasses.replace(settings.part(RankProcessOptions), rank_listen="", rank_token=""),
         instance_id=settings.instance_id,
+        group=settings.group,
     )
     return DraftEngine(RankEngine(options), draft.name)
 

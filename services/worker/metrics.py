@@ -18,8 +18,7 @@ from services.worker.rank_protocol.failures import FailureKind
 from services.worker.telemetry.adapter_metrics import AdapterMetrics
 from services.worker.telemetry.request_metrics import RequestHistograms
 from shared.messages import KVRates, Load
-from shared.telemetry.children import Children
-from shared.telemetry.histograms import HistogramFamily
+from shared.telemetry.histograms import Children, HistogramFamily
 
 PREFIX = "ryz_worker_"
 _SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)

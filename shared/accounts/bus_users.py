@@ -12,12 +12,12 @@ from shared.accounts.register import AccountRegister
 from shared.bus.accounts import OUTSIDE
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import KeyRecord
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 RETRY_S = 5.0
 
 
-def check_bus_user(register: AccountRegister, caller: Caller, now_s: float) -> KeyRecord | None:
+def check_bus_user(register: AccountRegister, caller: OutsideService, now_s: float) -> KeyRecord | None:
     """Returns the record of a bus user; None: it has none, and needs none.
 
     Args:
@@ -58,10 +58,10 @@ def users_let_in(register: AccountRegister, now_s: float) -> Iterable[KeyRecord]
         yield record
 
 
-def caller_of_record(record: KeyRecord) -> Caller:
+def caller_of_record(record: KeyRecord) -> OutsideService:
     """The caller that the subjects of a bus user name."""
     assert record.bus_user is not None
-    return Caller(record.tenant, record.bus_user.user)
+    return OutsideService(record.tenant, record.bus_user.user)
 
 
 def with_password_hash(record: KeyRecord, password_hash: str) -> KeyRecord:
@@ -71,7 +71,7 @@ def with_password_hash(record: KeyRecord, password_hash: str) -> KeyRecord:
     return replace(record, digest=digest_of(password_hash), bus_user=terms)
 
 
-def _check_record(record: KeyRecord, caller: Caller, now_s: float) -> None:
+def _check_record(record: KeyRecord, caller: OutsideService, now_s: float) -> None:
     terms = record.bus_user
     if record.tenant != caller.tenant:
         raise _refusal(

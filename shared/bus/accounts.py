@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from shared import streams, subjects
 from shared.bus.jetstream.subjects import stream_subjects
-from shared.subjects import ANY_CALLER, Caller
+from shared.subjects import ANY_CALLER, OutsideService
 
 INBOX = "_INBOX"
 ACCOUNT = "RYZ"
@@ -203,7 +203,7 @@ SERVICES: Mapping[str, BusAccount] = {
 }
 
 
-def outside(caller: Caller) -> BusAccount:
+def outside(caller: OutsideService) -> BusAccount:
     """Returns the account of a service outside.
 
     It may have text generated and tokenized for its tenant, run batches, and ask for the list of models.
@@ -226,10 +226,10 @@ def outside(caller: Caller) -> BusAccount:
     )
 
 
-ACCOUNTS: Mapping[str, BusAccount] = {**SERVICES, OUTSIDE: outside(Caller(OUTSIDE, OUTSIDE))}
+ACCOUNTS: Mapping[str, BusAccount] = {**SERVICES, OUTSIDE: outside(OutsideService(OUTSIDE, OUTSIDE))}
 
 
-def caller_by(url: str, tenant: str = "") -> Caller | None:
+def caller_by(url: str, tenant: str = "") -> OutsideService | None:
     """Returns the caller that connects with this URL.
 
     Args:
@@ -240,10 +240,10 @@ def caller_by(url: str, tenant: str = "") -> Caller | None:
         The caller, or None for the URL of one of our services, or of a broker without accounts.
     """
     user = user_of(url)
-    return Caller(tenant or user, user) if user and user not in SERVICES else None
+    return OutsideService(tenant or user, user) if user and user not in SERVICES else None
 
 
-def in_inbox(subject: str, caller: Caller | None) -> bool:
+def in_inbox(subject: str, caller: OutsideService | None) -> bool:
     """Returns whether a subject is in the inbox of that caller; for services (None) always true."""
     return caller is None or subject.startswith(f"{inbox_prefix(caller.user)}.")
 

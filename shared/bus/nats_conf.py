@@ -10,7 +10,7 @@ from pathlib import Path
 
 from shared import subjects
 from shared.bus.accounts import ACCOUNT, ACCOUNTS, DISCONNECT_EVENT, SYSTEM_ACCOUNT, BusAccount, outside
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG, PAGE = ROOT / "deploy" / "nats.conf", ROOT / "docs" / "security.md"
@@ -40,7 +40,7 @@ ping_max: 3 # so many pings without an answer
 """
 
 
-def render(callers: Mapping[Caller, str] | None = None) -> str:
+def render(callers: Mapping[OutsideService, str] | None = None) -> str:
     """Returns the whole file.
 
     Args:

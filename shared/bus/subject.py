@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from shared.bus.accounts import in_inbox
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
-from shared.subjects import PREFIX, Caller
+from shared.subjects import PREFIX, OutsideService
 
 MAX_SUBJECT_BYTES = 1900  # two subjects and numbers fit into a line of the broker's protocol, 4 KiB
 _PLAIN = re.compile(r"[^\s.*>]+(?:\.[^\s.*>]+)*")
@@ -22,7 +22,7 @@ def check_subject(subject: str) -> None:
         raise InvalidRequest(f"{subject[:100]!r} is no subject that one can publish to", param="subject")
 
 
-def can_answer(reply_to: str, caller: Caller | None = None) -> bool:
+def can_answer(reply_to: str, caller: OutsideService | None = None) -> bool:
     """Returns whether answers to that caller may go there.
 
     The subject must be valid and none that services listen on. For a caller outside it must be in its inbox.
@@ -32,7 +32,7 @@ def can_answer(reply_to: str, caller: Caller | None = None) -> bool:
 
 
 @lru_cache(maxsize=1024)  # all requests of a client process name one subject
-def _can_answer(reply_to: str, caller: Caller | None) -> bool:
+def _can_answer(reply_to: str, caller: OutsideService | None) -> bool:
     if not reply_to or reply_to.startswith(f"{PREFIX}.") or not in_inbox(reply_to, caller):
         return False
     return _is_plain(reply_to) and _is_short(reply_to)

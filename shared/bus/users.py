@@ -14,7 +14,7 @@ from shared.errors import InvalidRequest
 from shared.messages.base import ID_PATTERN
 from shared.messages.tenants.accounts import NO_KEY_OR_ID
 from shared.messages.tenants.bus_users import PasswordHash
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 MAX_BYTES = 4 * 1024 * 1024
 Name = Annotated[str, msgspec.Meta(pattern=ID_PATTERN)]
@@ -38,9 +38,9 @@ class BusUser(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     key_id: NO_KEY_OR_ID = ""
 
     @property
-    def caller(self) -> Caller:
+    def caller(self) -> OutsideService:
         """The caller that its subjects name."""
-        return Caller(self.tenant, self.name)
+        return OutsideService(self.tenant, self.name)
 
 
 class BusUsers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -48,7 +48,7 @@ class BusUsers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     users: list[BusUser] = []
 
-    def hashes(self) -> dict[Caller, str]:
+    def hashes(self) -> dict[OutsideService, str]:
         """Returns the hashes of passwords by caller, for the configuration of the broker."""
         return {user.caller: user.password_hash for user in self.users}
 

@@ -21,7 +21,7 @@ from shared.messages import (
     Tokenized,
     TokenizeQuery,
 )
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 
 class ClientCalls(ABC):
@@ -34,7 +34,7 @@ class ClientCalls(ABC):
     """
 
     bus: Bus
-    caller: Caller | None
+    caller: OutsideService | None
     wait_s: float
 
     @abstractmethod

@@ -12,7 +12,7 @@ from shared.codec import encode
 from shared.errors import InvalidRequest, Unavailable
 from shared.messages import ListModels
 from shared.settings import BusSettings, describe
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 CHECK_S = 1.0
 
@@ -20,7 +20,7 @@ CHECK_S = 1.0
 @asynccontextmanager
 async def connected_bus(
     url: str, tenant: str, *, name: str, connect_wait_s: float
-) -> AsyncIterator[tuple[NatsBus, Caller | None]]:
+) -> AsyncIterator[tuple[NatsBus, OutsideService | None]]:
     """Yields the connection and the caller that it belongs to; see `InferenceClient.connect`."""
     try:
         given = {"nats_url": url, "nats_tenant": tenant}
@@ -37,7 +37,7 @@ async def connected_bus(
         await bus.close()
 
 
-async def _check_tenant(bus: NatsBus, caller: Caller) -> None:
+async def _check_tenant(bus: NatsBus, caller: OutsideService) -> None:
     """Raises `InvalidRequest` if the broker does not let this user ask for this tenant.
 
     The broker answers what is forbidden beside the conversation, so each request would only time out.

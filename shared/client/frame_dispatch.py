@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import structlog
 
 from shared.bus import Message
-from shared.client.generation.client_context import ClientContext
+from shared.client.generation.client_context import LAST_FRAMES_S, ClientContext
 from shared.client.generation.command_executor import CommandExecutor
 from shared.client.generation.commands import NOTHING, Commands
 from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import GenerationStream
-from shared.client.generation.heard_leaders import LAST_FRAMES_S
 from shared.client.generation.request_lifecycle import GenerationPhase
 from shared.client.running_streams import RunningStreams
 from shared.codec import decode

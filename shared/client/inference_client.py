@@ -51,7 +51,7 @@ class InferenceClient(ClientCalls):
         bus: Bus,
         settings: ClientSettings | None = None,
         *,
-        caller: subjects.Caller | None = None,
+        caller: subjects.OutsideService | None = None,
         stats: GenerationStats | None = None,
         timelines: Timelines | None = None,
     ) -> None:

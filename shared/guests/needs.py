@@ -5,24 +5,40 @@ a router sends a request only to groups that can, and a leader refuses what come
 """
 
 import hashlib
+import re
 from collections.abc import Collection, Mapping
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
 from shared.errors import InvalidRequest, RyzError, Unavailable
-from shared.messages import GenerateRequest, GuestCard, ResumePoint, Sampling, SamplingDefaults, ToolUse
+from shared.messages import (
+    GenerateRequest,
+    GuestCard,
+    ResumePoint,
+    Sampling,
+    SamplingDefaults,
+    StructuredOutput,
+    ToolUse,
+)
 
 GUEST_CANNOT: Final = "guest_cannot"  # the reason of the refusal
 DETERMINISTIC: Final = "deterministic"
 REBUILT_STATE: Final = "rebuilt_state"  # no guest has it: what a seed, penalties or a grammar know of tokens
 _GUEST: Final = "guest:"  # begins the fingerprints of guests
+# What the form of an answer needs. `grammar`: the guest follows the grammars that are made here, of any kind;
+# the others are forms that it may follow by a grammar engine of its own.
+GRAMMAR: Final = "grammar"
+_FORMS: Final = {"json_object": "json_schema", "json_schema": "json_schema", "choice": "choice"}
+_GBNF: Final = re.compile(r"^\s*[\w-]+\s*::=", re.MULTILINE)
+OPTIONAL_CALLS: Final = "optional_calls"  # calls in a form, where the answer need not be one
+FORMS: Final = frozenset({GRAMMAR, "gbnf", OPTIONAL_CALLS, *_FORMS.values()})
 # What a guest cannot do, behind `cannot`; {field} is the field of the request that asks for it.
 _WORDS: Final = {
     "adapters": "compute with adapters",
     "continuation": "go on with an answer that another engine has begun",
     "embeddings": "compute embeddings",
-    "grammar": "enforce `{field}`",
+    **dict.fromkeys(FORMS, "enforce `{field}`"),
     REBUILT_STATE: "go on with an answer that has `{field}`",
 }
 _DEFAULTED: Final = ("top_k", "min_p", "repetition_penalty")  # abilities that are parameters with defaults
@@ -73,10 +89,11 @@ def needs_of(request: GenerateRequest, *, adapter: bool = False) -> dict[str, st
         needs["embeddings"] = "embedding"
     elif request.prompt_only:
         needs.setdefault("prompt_logprobs", "echo" if request.echo else "prompt_only")
-    if request.structured is not None:
-        needs["grammar"] = "structured"
-    elif request.tools is not None and _are_enforced(request.tools):
-        needs["grammar"] = "tools"
+    form = _form_of(request)
+    if form is not None:
+        needs[form.need] = form.field
+        if request.continues:  # its grammar would have to begin in the middle
+            needs[REBUILT_STATE] = form.field
     if request.resume is not None and any(request.resume.token_ids):
         needs["continuation"] = "resume"
         if state := _state_of(request, needs):
@@ -84,11 +101,28 @@ def needs_of(request: GenerateRequest, *, adapter: bool = False) -> dict[str, st
     return needs
 
 
-def _are_enforced(tools: ToolUse) -> bool:
-    """Returns whether a grammar has to enforce calls; where it is only a help, guests do without."""
-    return tools.choice in ("required", "named") or (
-        tools.choice == "auto" and any(tool.strict for tool in tools.tools)
-    )
+def form_need(structured: StructuredOutput | None) -> str:
+    """Returns what a guest needs to follow the form of a text; None: the form is one of required calls."""
+    if structured is None:
+        return GRAMMAR
+    if structured.kind == "grammar" and _GBNF.search(structured.definition):
+        return "gbnf"
+    return _FORMS.get(structured.kind, GRAMMAR)
+
+
+def _form_of(request: GenerateRequest) -> Lack | None:
+    """Returns what the form of the answer needs; None if it is free, or a grammar would only be a help."""
+    structured, tools = request.structured, request.tools
+    choice = tools.choice if tools is not None and tools.tools else "none"
+    if choice in ("required", "named"):
+        return Lack(GRAMMAR, "tools")
+    if choice == "auto" and (structured is not None or _has_strict(tools)):
+        return Lack(OPTIONAL_CALLS, "tools" if structured is None else "structured")
+    return None if structured is None else Lack(form_need(structured), "structured")
+
+
+def _has_strict(tools: ToolUse | None) -> bool:
+    return tools is not None and any(tool.strict for tool in tools.tools)
 
 
 def _needs_of_sampling(sampling: Sampling) -> dict[str, str]:
@@ -122,7 +156,7 @@ def _state_of(request: GenerateRequest, needs: Mapping[str, str]) -> str:
     """Returns a field whose state no guest rebuilds from the tokens so far; empty: there is none."""
     if request.continues and not begun_by_guest(request.resume):
         return "continues"  # the first tokens repeat the end of the given message
-    kept = ("penalties", "seed", "grammar", "min_tokens", "prompt_logprobs")
+    kept = ("penalties", "seed", *sorted(FORMS), "min_tokens", "prompt_logprobs")
     return next((needs[one] for one in kept if one in needs), "")
 
 

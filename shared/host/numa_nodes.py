@@ -11,12 +11,25 @@ _NODES = Path("/sys/devices/system/node")
 def usable_nodes(directory: Path = _NODES) -> list[tuple[int, ...]]:
     """Return the cores of each node that has any; those of one node if the system names none."""
     usable = set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set[int]()
-    nodes = list[tuple[int, ...]]()
+    return list(numbered_nodes(directory).values()) or [tuple(sorted(usable))]
+
+
+def numbered_nodes(directory: Path = _NODES) -> dict[int, tuple[int, ...]]:
+    """Return the cores that this process may use of each node that has any, by the node's number."""
+    usable = set(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else set[int]()
+    nodes = dict[int, tuple[int, ...]]()
     for path in sorted(directory.glob("node[0-9]*/cpulist")):
         cores = tuple(sorted(usable & set(_listed(path.read_text(encoding="ascii")))))
         if cores:
-            nodes.append(cores)
-    return nodes or [tuple(sorted(usable))]
+            nodes[int(path.parent.name.removeprefix("node"))] = cores
+    return nodes
+
+
+def count_nodes(directory: Path = _NODES) -> int:
+    """Return how many nodes with cores the machine has, usable or not."""
+    return sum(
+        bool(path.read_text(encoding="ascii").strip()) for path in directory.glob("node[0-9]*/cpulist")
+    )
 
 
 def _listed(text: str) -> Iterator[int]:

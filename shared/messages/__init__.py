@@ -46,6 +46,7 @@ from shared.messages.conversation import (
     ToolDefinition,
     ToolUse,
 )
+from shared.messages.error_reply import ErrorReply
 from shared.messages.fleet import (
     ClaimGroup,
     DownReason,
@@ -152,7 +153,6 @@ from shared.messages.responses import (
     ResponseStored,
 )
 from shared.messages.sessions import (
-    ErrorReply,
     PinList,
     Pinned,
     PinPage,

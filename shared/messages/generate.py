@@ -214,6 +214,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
             address of the caller. Empty: its tenant.
         lost_group: The group that had the attempt before this one and was lost. Routers avoid it if another
             group is ready. Empty: there was none.
+        route_key: Decides the group of a request without a session. Empty: how the request begins does.
         key_id: The API key that the request came with, for the ledger of usage.
         usage_id: Under which usage counts once if the same work may run again with another request id, as a
             line of a batch may. Empty: the request id. Not from callers outside.
@@ -254,6 +255,7 @@ class GenerateRequest(Wire, frozen=True, kw_only=True):
     lost_group: Annotated[str, msgspec.Meta(max_length=64)] = ""
     weight: Annotated[float, msgspec.Meta(ge=0.01, le=100, description="Of its party beside others.")] = 1.0
     usage_id: Annotated[str, msgspec.Meta(pattern=TENANT_OR_NONE)] = ""
+    route_key: Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{0,32}\Z")] = ""
 
     @property
     def party_or_tenant(self) -> str:

@@ -5,7 +5,7 @@ the tenant; a session of another tenant does not exist for the caller. Pins and 
 record, since they change without a turn.
 """
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import msgspec
 
@@ -18,7 +18,6 @@ from shared.messages.base import (
     Tenant,
     TokenIds,
     Wire,
-    check_depth,
 )
 from shared.messages.conversation import ChatMessage
 
@@ -85,6 +84,7 @@ class SessionSummary(Wire, frozen=True, kw_only=True):
         kv_bytes: Bytes of its stored KV, shared blocks included.
         kv_blocks: Blocks of its stored KV, shared ones included.
         kv_byte_seconds: Bytes times the seconds they were kept so far.
+        title: How its first user message begins, in one line; empty if it has none.
     """
 
     session_id: StoredSessionId
@@ -102,6 +102,7 @@ class SessionSummary(Wire, frozen=True, kw_only=True):
     kv_bytes: int = 0
     kv_blocks: int = 0
     kv_byte_seconds: float = 0.0
+    title: str = ""
 
 
 class SessionGet(Wire, frozen=True, kw_only=True):
@@ -124,11 +125,16 @@ class SessionCommit(Wire, frozen=True, kw_only=True):
 
 
 class SessionList(Wire, frozen=True, kw_only=True):
-    """Asks for summaries, newest first. `cursor` continues an earlier page; empty: the first page."""
+    """Asks for summaries, newest first. `cursor` continues an earlier page; empty: the first page.
+
+    Attributes:
+        spare: With spare sessions: those whose id was made for one request and that had no second turn.
+    """
 
     tenant: Tenant
     limit: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     cursor: str = ""
+    spare: bool = True
 
 
 class SessionDescribe(Wire, frozen=True, kw_only=True):
@@ -285,14 +291,3 @@ class SessionDeleted(Wire, frozen=True, kw_only=True):
     """Answer to `SessionDelete`."""
 
     session_id: SessionId
-
-
-class ErrorReply(Wire, frozen=True, kw_only=True):
-    """Answer to a call that failed, in place of the expected one. See the error codes."""
-
-    error: str
-    message: str
-    data: dict[str, Any] = {}
-
-    def __post_init__(self) -> None:
-        check_depth(self.data)

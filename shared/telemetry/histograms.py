@@ -3,13 +3,31 @@
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Generic, TypeVar
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import HistogramMetricFamily, Metric
+from prometheus_client.metrics import MetricWrapperBase
 from prometheus_client.registry import Collector
 
+T = TypeVar("T", bound=MetricWrapperBase)
 Labels = tuple[str, ...]
 OTHER = "other"
+
+
+class Children(Generic[T]):
+    """Finds series in a dictionary, for metrics that are counted for each request and never removed."""
+
+    def __init__(self, metric: T) -> None:
+        self._metric = metric
+        self._known: dict[tuple[str, ...], T] = {}
+
+    def labels(self, *values: str) -> T:
+        """Returns the series with these labels, like the metric's `labels`."""
+        child = self._known.get(values)
+        if child is None:
+            child = self._known[values] = self._metric.labels(*values)
+        return child
 
 
 def bounds_of(buckets: Sequence[float]) -> list[str]:

@@ -3,7 +3,7 @@
 The times are those of the caller: they include router, queue, retries and moves to another group. Series are
 by model, tenant and class of priority. Their number is bounded: a model counts as known once a group has
 answered for it, the first `MAX_SERIES` combinations are shown as they are, later ones as `other`. The same
-requests are shown under OpenTelemetry's names for clients of generative AI (`genai.py`).
+requests are shown under OpenTelemetry's names for clients of generative AI.
 """
 
 from collections.abc import Callable
@@ -12,17 +12,18 @@ from prometheus_client import CollectorRegistry, Counter
 
 from shared.errors import RyzError
 from shared.messages import GenerateRequest, Usage
-from shared.telemetry.children import Children
-from shared.telemetry.genai import (
-    DURATION_BUCKETS,
-    FIRST_TOKEN_BUCKETS,
-    PROVIDER,
-    REQUEST_LABELS,
-    TOKEN_BUCKETS,
-    operation_of,
-)
-from shared.telemetry.histograms import OTHER, HistogramFamily, LabelBound, Labels, TokenHistogram
+from shared.telemetry.histograms import OTHER, Children, HistogramFamily, LabelBound, Labels, TokenHistogram
 
+PROVIDER = "ryzanstein"
+REQUEST_LABELS = ("gen_ai_operation_name", "gen_ai_provider_name", "gen_ai_request_model")
+DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
+FIRST_TOKEN_BUCKETS = (
+    0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0,
+)  # fmt: skip
+PER_TOKEN_BUCKETS = (0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.75, 1.0, 2.5)
+TOKEN_BUCKETS = (
+    1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864,
+)  # fmt: skip
 MAX_SERIES = 24  # combinations of model, tenant and priority; the common ones come on top
 MAX_MODELS = 8
 LEVEL_LABELS = ("model", "tenant", "priority")
@@ -32,6 +33,13 @@ WHOLE_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 3
 OUTCOMES = ("ok", "failed", "refused", "cancelled")
 # codes of errors for which the caller is not to blame
 _FAULTS = frozenset({"overloaded", "unavailable", "group_lost", "deadline_exceeded", "internal"})
+
+
+def operation_of(request: GenerateRequest) -> str:
+    """Return `gen_ai.operation.name` of a request."""
+    if request.embedding is not None:
+        return "embeddings"
+    return "text_completion" if request.messages is None else "chat"
 
 
 def priority_class(priority: int) -> str:

@@ -21,11 +21,13 @@ class OutsideClient:
         script: The name of the program in `scripts` that uses it.
         requirements: Packages with their versions, of PyPI or for a script in JavaScript of npm.
         cannot: Cases that fail, and why.
+        recipe: The page whose program it runs, too.
     """
 
     script: str
     requirements: tuple[str, ...]
     cannot: tuple[tuple[str, str], ...] = ()
+    recipe: str = ""
 
     @property
     def about(self) -> str:

@@ -10,7 +10,7 @@ CLIENTS = (
     OutsideClient("semantic_kernel_parts.py", ("semantic-kernel==1.45.0",)),
     OutsideClient("smolagents_models.py", ("smolagents[openai]==1.26.0",)),
     OutsideClient("dspy_programs.py", ("dspy==3.4.1", "numpy==2.4.6")),
-    OutsideClient("litellm_calls.py", ("litellm==1.110.2",)),
+    OutsideClient("litellm_calls.py", ("litellm==1.110.2",), recipe="docs/recipes/litellm.md"),
     OutsideClient(
         "vercel_ai.mjs",
         (
@@ -20,5 +20,6 @@ CLIENTS = (
             "@ai-sdk/anthropic@3.0.140",
             "zod@4.6.7",
         ),
+        recipe="docs/recipes/vercel-ai.md",
     ),
 )

@@ -8,6 +8,7 @@ import pytest
 
 from tests.clients.environments import OutsideClient
 from tests.clients.outside_clients import CLIENTS
+from tests.kits.docs.pages import blocks_with, run_blocks
 from tests.kits.e2e.stack import Stack
 
 pytestmark = [pytest.mark.clients, pytest.mark.timeout(2400)]
@@ -36,3 +37,13 @@ def test_cases_of(client: OutsideClient, url: str) -> None:
     assert ended.returncode == 0
     failed = {line["case"]: line["error"] for line in lines if not line["ok"]}
     assert failed.keys() == {case for case, _ in client.cannot}, failed
+
+
+@pytest.mark.parametrize("client", [one for one in CLIENTS if one.recipe], ids=lambda client: client.recipe)
+def test_recipe_of(client: OutsideClient, url: str) -> None:
+    """The program that the recipe shows, in the environment of its client."""
+    client.install()
+    found = blocks_with(client.recipe, "runs with its client")
+    assert found
+    words = {"127.0.0.1:8000": url.removeprefix("http://")}
+    run_blocks(found, client.folder, {}, words, programs=client.folder / "bin")

@@ -145,6 +145,7 @@ REQUEST = m.GenerateRequest(
     tools=TOOLS, structured=STRUCTURED, template=TEMPLATE, truncate_prompt_tokens=100, embedding=EMBEDDING,
     prompt_only=True, echo=True, generation_prompt=False, continues=True, prompt_ids=True, truncation="auto",
     party="address 192.0.2.1", lost_group="g1", usage_id="u-1", key_id="0123456789ab", weight=2.5,
+    route_key="0123456789abcdef",
 )  # fmt: skip
 ROUTE = m.Route(group="g0", reason="sticky", preferred_group="g0", last_group="g1", router_id="router-1")
 LOAD = m.Load(
@@ -190,7 +191,7 @@ RECORD = m.SessionRecord(
 SUMMARY = m.SessionSummary(
     session_id="s1", tenant="acme", model="demo", version=3, turns=3, num_messages=6, num_tokens=50,
     last_group="g0", created_ms=1, updated_ms=2, ttl_s=3600, pinned_group="g1", kv_bytes=4096, kv_blocks=3,
-    kv_byte_seconds=8192.5,
+    kv_byte_seconds=8192.5, title="Hello",
 )  # fmt: skip
 PINNED = m.Pinned(tenant="acme", session_id="s1", group="g1")
 TURN = m.SessionTurn(tenant="acme", session_id="s1", group="g0", num_tokens=500)
@@ -346,7 +347,7 @@ EXAMPLES: list[m.Wire] = [
     m.SessionGet(tenant="acme", session_id="s1", said="5a1d"),
     m.TurnState(runs=True, undelivered="r1"),
     m.SessionCommit(records=[RECORD]),
-    m.SessionList(tenant="acme", limit=10, cursor="c"),
+    m.SessionList(tenant="acme", limit=10, cursor="c", spare=False),
     m.SessionDelete(tenant="acme", session_id="s1"),
     m.SessionFound(record=RECORD),
     m.SessionCommitted(stale=[0], too_large=[2], deleted=[0], over_quota=[3]),

@@ -10,8 +10,8 @@ from structlog.testing import capture_logs
 
 from services.worker.leader.profiling.watched_bus import BusWatch, WatchedBus
 from shared.bus import Bus, Message, NoResponders, RequestTimedOut
-from shared.bus.credit import WINDOW_S
 from shared.bus.nats import NatsBus
+from shared.bus.nats_subscriptions import WINDOW_S
 from shared.errors import InvalidRequest, RequestTooLarge, Unavailable
 from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.servers import GuardedNats, NatsServer

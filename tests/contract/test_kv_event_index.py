@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry
 from services.worker.domain.blocks.changes import NameChanges
 from services.worker.domain.kv_events.event_log import MAX_KEPT, KVEventLog
 from services.worker.metrics import WorkerMetrics
-from shared.client.kv_events.group_view import GroupView
+from shared.client.kv_events.group_view import GroupKVView
 from shared.client.kv_events.index import KVEventIndex
 from shared.messages import KVEvents, KVReplay, KVReplayed, KVSnapshotPage, KVSnapshotQuery
 from tests.kits.chaos.scale import scaled
@@ -33,9 +33,9 @@ def page(seq: int, names: bytes, *, epoch: str = "i.1", offset: int = 0, total: 
 
 
 @pytest.fixture
-def view() -> GroupView:
+def view() -> GroupKVView:
     """A view that has A and B after event 5."""
-    view = GroupView(GROUP)
+    view = GroupKVView(GROUP)
     view.take_events(event(5))
     view.take_page(page(5, A + B), view.changes)
     assert view.is_current
@@ -67,7 +67,7 @@ def test_any_order_of_accidents(actions: list[str], seed: int) -> None:
     asyncio.run(run())
 
 
-def test_events_in_any_order_and_twice(view: GroupView) -> None:
+def test_events_in_any_order_and_twice(view: GroupKVView) -> None:
     view.take_events(event(7, removed=B))
     assert view.names == {A, B}
     assert not view.is_current
@@ -78,7 +78,7 @@ def test_events_in_any_order_and_twice(view: GroupView) -> None:
     assert view.is_current
 
 
-def test_a_gap_is_asked_for(view: GroupView) -> None:
+def test_a_gap_is_asked_for(view: GroupKVView) -> None:
     view.take_events(event(8, stored=D))
     wanted = view.wanted()
     assert wanted is not None
@@ -92,7 +92,7 @@ def test_a_gap_is_asked_for(view: GroupView) -> None:
     assert view.wanted() is None
 
 
-def test_a_lost_last_event_is_found_by_the_position(view: GroupView) -> None:
+def test_a_lost_last_event_is_found_by_the_position(view: GroupKVView) -> None:
     assert view.take_position("i.1", 6, view.changes)
     assert not view.is_current
     wanted = view.wanted()
@@ -100,7 +100,7 @@ def test_a_lost_last_event_is_found_by_the_position(view: GroupView) -> None:
     assert wanted.call == KVReplay(epoch="i.1", after=5)
 
 
-def test_a_restart_with_the_number_that_was_expected_is_none_of_continuity(view: GroupView) -> None:
+def test_a_restart_with_the_number_that_was_expected_is_none_of_continuity(view: GroupKVView) -> None:
     view.take_events(event(6, epoch="j.1", stored=C))
     assert view.names == set()
     wanted = view.wanted()
@@ -110,7 +110,7 @@ def test_a_restart_with_the_number_that_was_expected_is_none_of_continuity(view:
     assert view.names == {C}
 
 
-def test_what_a_dead_leader_sent_comes_too_late(view: GroupView) -> None:
+def test_what_a_dead_leader_sent_comes_too_late(view: GroupKVView) -> None:
     view.take_events(event(0, epoch="j.1"))
     changes = view.changes
     view.take_page(page(0, b"", epoch="j.1"), changes)
@@ -121,7 +121,7 @@ def test_what_a_dead_leader_sent_comes_too_late(view: GroupView) -> None:
     assert view.is_current
 
 
-def test_a_false_sign_of_another_epoch_is_corrected_by_the_next_answer(view: GroupView) -> None:
+def test_a_false_sign_of_another_epoch_is_corrected_by_the_next_answer(view: GroupKVView) -> None:
     view.take_events(event(3, epoch="old.1"))  # of one that ended before this view began
     wanted = view.wanted()
     assert wanted is not None
@@ -133,7 +133,7 @@ def test_a_false_sign_of_another_epoch_is_corrected_by_the_next_answer(view: Gro
 
 
 def test_events_cross_a_snapshot() -> None:
-    view = GroupView(GROUP)
+    view = GroupKVView(GROUP)
     view.take_events(event(4, stored=A))
     wanted = view.wanted()
     assert wanted is not None
@@ -149,7 +149,7 @@ def test_events_cross_a_snapshot() -> None:
 
 
 def test_a_snapshot_that_is_not_kept_any_more_begins_anew() -> None:
-    view = GroupView(GROUP)
+    view = GroupKVView(GROUP)
     view.take_events(event(4))
     view.take_page(page(5, A + B, total=3), view.changes)
     view.take_page(KVSnapshotPage(epoch="i.1", seq=9, gone=True), view.changes)
@@ -158,7 +158,7 @@ def test_a_snapshot_that_is_not_kept_any_more_begins_anew() -> None:
     assert wanted.call == KVSnapshotQuery()
 
 
-def test_events_that_are_not_kept_any_more_need_a_snapshot(view: GroupView) -> None:
+def test_events_that_are_not_kept_any_more_need_a_snapshot(view: GroupKVView) -> None:
     view.take_position("i.1", 900, view.changes)
     view.take_replay(KVReplayed(epoch="i.1", seq=900, gone=True), view.changes)
     wanted = view.wanted()

@@ -2,9 +2,10 @@
 
 import asyncio
 
+from services.kvstate.domain.session_merge import PageCursor
 from services.kvstate.domain.session_quota import SessionLives, SessionQuotas
 from services.kvstate.sessions.store import PinOutcome, SessionStore
-from tests.kits.kvstate.session_store import MakeStore, entry, made_id, make_store, put, tenant
+from tests.kits.kvstate.session_store import MakeStore, entry, made_id, make_store, now_ms, put, tenant
 
 __all__ = ["make_store", "tenant"]
 LIVES = SessionLives(session_ttl_s=3600.0, session_spare_ttl_s=60.0)
@@ -52,3 +53,23 @@ async def test_a_spare_session_never_lives_longer_than_others(make_store: MakeSt
     store = make_store(lives=SessionLives(session_ttl_s=30.0, session_spare_ttl_s=60.0))
     await store.put_records([entry(tenant, SPARE)])
     assert 20 <= await left_s(store, tenant, SPARE) <= 30
+
+
+async def test_a_list_may_leave_out_spare_sessions(make_store: MakeStore, tenant: str) -> None:
+    store, base, many = make_store(lives=LIVES), now_ms() - 10_000, 1100
+    spare = [entry(tenant, made_id(number), updated_ms=base + number) for number in range(many)]
+    named = [entry(tenant, f"named{number}", updated_ms=base + 500 * number) for number in range(3)]
+    pinned, second = made_id(many), made_id(many + 1)
+    others = [entry(tenant, pinned, updated_ms=base - 2), entry(tenant, second, 2, updated_ms=base - 3)]
+    await store.put_records([*spare, *named, *others, entry(tenant + "x", "foreign")])
+    await store.pin_session(tenant, pinned, "g1")
+    seen: list[str] = []
+    after: PageCursor | None = None
+    for _ in range(5):
+        page = await store.list_page(tenant, 2, after, spare=False)
+        seen += [summary.session_id for summary in page.sessions]
+        after = page.last
+        if after is None:
+            break
+    assert seen == ["named2", "named1", "named0", pinned, second]
+    assert len((await store.list_page(tenant, 1000, None)).sessions) == 1000

@@ -18,7 +18,7 @@ from shared.client import InferenceClient
 from shared.client.generation.results import Completion
 from shared.errors import InvalidRequest, Overloaded, Unavailable
 from shared.messages import SessionRef
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from tests.kits.e2e.stack import ROOT, Stack, ryz
 from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.leader import chat
@@ -38,7 +38,7 @@ def add(folder: Path, name: str, tenant: str, *args: str) -> dict[str, str]:
     return variables(folder, "create", "--bus-user", name, "--tenant", tenant, *args)
 
 
-async def ask(url: str, caller: Caller, request_id: str = "r", session: str = "s") -> Completion:
+async def ask(url: str, caller: OutsideService, request_id: str = "r", session: str = "s") -> Completion:
     bus = await NatsBus.connect(url, name="test", connect_wait_s=5)
     client = InferenceClient(bus, caller=caller)
     try:
@@ -57,7 +57,7 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
     stays = await NatsBus.connect(null_stack.state.nats_url, name="stays")
     reported = await asyncio.to_thread(add, folder, "billing", "acme", "--max-rps", "2")
     assert reported["RYZ_NATS_TENANT"] == "acme"
-    url, billing = reported["RYZ_NATS_URL"], Caller("acme", "billing")
+    url, billing = reported["RYZ_NATS_URL"], OutsideService("acme", "billing")
     try:
         with pytest.raises(InvalidRequest, match="ask for the tenant 'billing': give the user's"):
             async with InferenceClient.connect(url):
@@ -67,8 +67,8 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
         bus = await NatsBus.connect(url, name="test")
         for subject in (
             subjects.generate("demo"),
-            subjects.generate("demo", Caller("outside", "billing")),
-            subjects.generate("demo", Caller("acme", "outside")),
+            subjects.generate("demo", OutsideService("outside", "billing")),
+            subjects.generate("demo", OutsideService("acme", "outside")),
         ):
             await bus.publish(subject, b"")
         await bus.flush()
@@ -112,7 +112,7 @@ async def test_a_user_comes_works_and_goes(null_stack: Stack) -> None:
         assert (await remove()).returncode == 3
         assert stays.stats.disconnects == 0
         assert {one.name: one.restarts for one in null_stack.state.services} == restarts
-        assert (await ask(null_stack.state.nats_url, Caller("outside", "outside"))).choices
+        assert (await ask(null_stack.state.nats_url, OutsideService("outside", "outside"))).choices
     finally:
         await stays.close()
 
@@ -127,7 +127,7 @@ async def _let_in(url: str) -> NatsBus:
                 await asyncio.sleep(0.1)
 
 
-async def _slowed(url: str, caller: Caller, number: int) -> bool:
+async def _slowed(url: str, caller: OutsideService, number: int) -> bool:
     """Sends a request; returns whether the rate limit let it pass."""
     try:
         await ask(url, caller, f"r{number}", f"s{number}")
@@ -147,7 +147,7 @@ async def test_the_broker_learns_of_changes_over_http(null_stack: Stack) -> None
         url = with_user(null_stack.state.nats_url, "shop", made.json()["password"])
 
         bus = await _let_in(url)
-        assert (await ask(url, Caller("web", "shop"))).choices
+        assert (await ask(url, OutsideService("web", "shop"))).choices
         changed = await client.patch("/keys/shop", json={"bus_user": {"suspended": True}})
         assert changed.json()["bus_user"]["suspended"]
         await until(lambda: bus.stats.disconnects > 0)
@@ -189,7 +189,7 @@ async def test_users_of_an_earlier_release_outlive_their_stack_and_the_example_i
     with Stack(tmp_path, "--engine", "null", "--groups", "1") as stack:
         stack.await_ready()
         url = with_user(stack.state.nats_url, "reports", word)
-        assert (await ask(url, Caller("reports", "reports"))).choices
+        assert (await ask(url, OutsideService("reports", "reports"))).choices
         assert stack.end() == 0
 
 

@@ -25,6 +25,12 @@ async def test_conversations_are_listed_opened_again_and_deleted(null_stack: Sta
         chromium() as browser,
         open_page(browser, url, settings='{"max_tokens": 8}') as opened,
     ):
+        said = [{"role": "user", "content": "A single call"}]
+        single = {"model": "demo", "max_tokens": 2, "messages": said}
+        made = (await http.post("/v1/chat/completions", json=single)).headers["x-session-id"]
+        async with asyncio.timeout(PATIENCE_S):
+            while made not in await stored(http):  # noqa: ASYNC110 (the turn is stored behind the answer)
+                await asyncio.sleep(0.02)
         before, page = set(await stored(http)), opened.page
         await page.wait_for_selector("#model option", state="attached")
         await opened.say("Remember the blue boat")
@@ -36,6 +42,12 @@ async def test_conversations_are_listed_opened_again_and_deleted(null_stack: Sta
             while not new:  # the turn is stored behind the answer
                 new = set(await stored(http)) - before
         assert len(new) == 1
+        begun = (await http.get("/v1/sessions?spare=false")).json()["data"]
+        assert {one["session_id"]: one["title"] for one in begun}.get(*new) == "Remember the blue boat"
+        assert made not in {one["session_id"] for one in begun}
+        await page.reload()
+        await mine.wait_for()
+        assert await page.locator("#sessions li:has-text('A single call')").count() == 0
 
         await page.click("#new-chat")
         assert await page.locator(".turn").count() == 0
@@ -49,6 +61,7 @@ async def test_conversations_are_listed_opened_again_and_deleted(null_stack: Sta
 
         page.on("dialog", agree)
         await mine.locator("button.icon").click()
+        await mine.locator(".row-acts button:text-is('Delete')").click()
         await mine.wait_for(state="detached")
         assert set(await stored(http)) <= before
         assert opened.wrong == []

@@ -12,7 +12,7 @@ from shared.bus.nats import NatsBus
 from tests.kits.e2e.stack import Stack
 from tests.kits.waiting import PATIENCE_S
 
-OUTSIDE = subjects.Caller("outside", "outside")
+OUTSIDE = subjects.OutsideService("outside", "outside")
 SENDERS = {
     subjects.generate("demo", OUTSIDE): "outside",
     subjects.generate("demo"): "gateway",

@@ -21,7 +21,7 @@ NOISY = {
     "RYZ_LOG_LEVEL": "debug", "RYZ_LOG_BURST": "0", "RYZ_REQUEST_LOG": "true", "RYZ_TRACE_RATIO": "1",
     "RYZ_TRACE_EXPORT": "console",
 }  # fmt: skip
-OUTSIDE = subjects.Caller("outside", "outside")
+OUTSIDE = subjects.OutsideService("outside", "outside")
 SENT_BY = ("http", "http-events", "websocket", "websocket-events", "grpc")
 SECRET_AT = 20  # in a key: after its prefix and its id, which may be shown
 

@@ -95,7 +95,7 @@ def test_passwords_are_where_they_belong(guarded: Stack) -> None:
     assert guarded.state.nats_url == guarded.state.nats_urls["outside"]
 
 
-def test_a_detached_stack_tells_its_terminal_and_no_log(tmp_path: Path) -> None:
+def test_a_detached_stack_tells_no_terminal_and_no_log_its_passwords(tmp_path: Path) -> None:
     terminal, inside = pty.openpty()
     command = [*RYZ, "up", "--detach", "--port", "0", "--engine", "null", "--groups", "1"]
     (tmp_path / ".ryz" / "logs").mkdir(parents=True, mode=0o755)  # an earlier version made it with this mode
@@ -107,8 +107,9 @@ def test_a_detached_stack_tells_its_terminal_and_no_log(tmp_path: Path) -> None:
     state = source.read()
     assert state is not None
     try:
-        assert state.nats_url in shown.replace("\r\n", "")
         secret = state.nats_url.split(":")[2].partition("@")[0]
+        assert f"broker nats://***@{state.nats_url.partition('@')[2]}" in shown.replace("\r\n", "")
+        assert secret not in shown, "terminals are recorded and shown to others"
         output = {path.name: path.read_text() for path in source.logs.iterdir()}
         assert "supervisor.log" in output
         assert [name for name, text in output.items() if secret in text] == []
@@ -116,6 +117,21 @@ def test_a_detached_stack_tells_its_terminal_and_no_log(tmp_path: Path) -> None:
         assert {path for path, mode in modes.items() if mode} == set()
     finally:
         assert ryz("down", cwd=tmp_path).returncode == 0
+
+
+def test_a_detached_start_that_fails_shows_its_log_without_escapes(tmp_path: Path) -> None:
+    terminal, inside = pty.openpty()
+    command = [*RYZ, "up", "--detach", "--port", "0", "--engine", "null", "--groups", "1"]
+    env = os.environ | {"RYZ_ROUTER_THRESHOLD": "many"}
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdin=inside, stdout=inside, stderr=inside, env=env
+    ) as starting:
+        os.close(inside)
+        shown = read_all(terminal)
+        assert starting.wait(60) == 1, shown
+    assert "RYZ_ROUTER_THRESHOLD='many'" in shown.replace("\r\n", "")
+    assert "\\x1b" not in shown, "styles of the log are escapes that the terminal is shown in words"
+    assert "\x1b" not in (tmp_path / ".ryz" / "logs" / "supervisor.log").read_text()
 
 
 def read_all(terminal: int) -> str:

@@ -5,6 +5,8 @@ import os
 import sys
 from pathlib import Path
 
+from tests.kits.waiting import PATIENCE_S
+
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
@@ -13,7 +15,7 @@ async def run_example(
     *args: str,
     cwd: Path = EXAMPLES.parent,
     env: dict[str, str] | None = None,
-    limit_s: float = 20.0,
+    limit_s: float = PATIENCE_S,
 ) -> tuple[int | None, str, str]:
     inherited = {key: value for key, value in os.environ.items() if key != "RYZ_NATS_URL"}
     process = await asyncio.create_subprocess_exec(
@@ -25,5 +27,10 @@ async def run_example(
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
-    out, err = await asyncio.wait_for(process.communicate(), limit_s)
+    try:
+        out, err = await asyncio.wait_for(process.communicate(), limit_s)
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.communicate()
     return process.returncode, out.decode(), err.decode()

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from itertools import count
 
 from shared.bus.api import Handler, Message, ServedSubject, Subscription
-from shared.bus.credit import Credit, limit_of
 from shared.bus.delivery import DRAIN_WAIT_S, BusStats, Delivery
+from shared.bus.nats_subscriptions import Credit, limit_of
 from shared.bus.pending_replies import PendingReplies
 from shared.bus.subject import check_pattern, check_size, check_subject, matches, not_sent
 from shared.errors import Unavailable

@@ -20,17 +20,17 @@ from shared.messages import (
     GenerateRequest,
     Tokens,
 )
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from tests.kits.router.live import router
 from tests.kits.servers import GuardedNats
 from tests.kits.tenants.limit_services import LimitServices
 from tests.kits.waiting import until
 from tests.kits.worker.leader import Kit, chat, null_engine, text_of
 
-A, B = Caller("tenant-a", "service-a"), Caller("tenant-b", "service-b")
+A, B = OutsideService("tenant-a", "service-a"), OutsideService("tenant-b", "service-b")
 
 
-COLLEAGUE = Caller("tenant-b", "service-b2")  # another service of B's tenant
+COLLEAGUE = OutsideService("tenant-b", "service-b2")  # another service of B's tenant
 HOLD_MS = 6000  # running requests of a router that is gone
 
 
@@ -43,7 +43,7 @@ def raw(request: GenerateRequest) -> dict[str, Any]:
 class Service:
     """An external service that uses the bus without the client library and keeps all messages received."""
 
-    def __init__(self, bus: NatsBus, caller: Caller) -> None:
+    def __init__(self, bus: NatsBus, caller: OutsideService) -> None:
         self.bus, self.caller = bus, caller
         self.inbox = bus.new_inbox()
         self.heard: list[Message] = []

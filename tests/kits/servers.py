@@ -24,7 +24,7 @@ from shared.bus.accounts import ACCOUNTS
 from shared.bus.passwords import hash_password
 from shared.redis_accounts import ACCOUNTS as REDIS_ACCOUNTS
 from shared.redis_accounts import acl_file
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from tests.kits.waiting import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,7 +148,7 @@ class GuardedNats(ServerProcess):
         callers: External users in addition to `outside`, which every broker has.
     """
 
-    def __init__(self, folder: Path, more: str = "", callers: Collection[Caller] = ()) -> None:
+    def __init__(self, folder: Path, more: str = "", callers: Collection[OutsideService] = ()) -> None:
         port = free_port()
         self.passwords = {user: f"p{secrets.token_hex(8)}" for user in ACCOUNTS}
         words = {caller: f"p{secrets.token_hex(8)}" for caller in callers}

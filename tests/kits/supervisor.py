@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from cli.stack.fleet.declare import declare
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.entry import FoundModel, ModelEntry
 from cli.stack.machine import Settled, settle_sizing
 from cli.stack.options import UpOptions
 from cli.stack.plan import StackPlan, plan_stack
@@ -23,11 +23,11 @@ def options(folder: Path, *, model: Path | None = None, **changes: object) -> Up
     return UpOptions(**{**given, **changes})  # type: ignore[arg-type]
 
 
-def served(given: UpOptions) -> tuple[ServedModel, ...]:
+def served(given: UpOptions) -> tuple[FoundModel, ...]:
     """The models that options name, as if they had been found."""
     entries = declare(given, {}).entries.values()
     return tuple(
-        ServedModel(entry, Path(entry.source) if entry.source else None, given.draft_model)
+        FoundModel(entry, Path(entry.source) if entry.source else None, given.draft_model)
         for entry in entries
     )
 

@@ -1,4 +1,4 @@
-"""Writes all generated pages and files, and checks the names in prose.
+"""Writes all generated pages and files, and checks decision records, names in prose and blocks of commands.
 
 With `--check` it writes nothing, and fails when a page is out of date. Run as `python -m tools.docs
 [--check]`. Each generator also runs alone, by its module's name.
@@ -11,6 +11,7 @@ from tools.boards import files as boards
 from tools.docs import (
     chat_completions,
     compatibility,
+    decision_records,
     engine_results,
     logs,
     metrics,
@@ -19,6 +20,8 @@ from tools.docs import (
     redis_acl,
     settings,
 )
+from tools.docs.manual import command_blocks, messages, sizing
+from tools.docs.targets import page as targets
 
 
 def main() -> None:
@@ -35,7 +38,12 @@ def main() -> None:
         metrics,
         boards,
         engine_results,
+        targets,
+        decision_records,
         named_files,
+        command_blocks,
+        sizing,
+        messages,
     ):
         try:
             generator.main()

@@ -48,7 +48,7 @@ def render(results: Path) -> str:
 def _kernels(report: dict[str, Any]) -> str:
     """Name the instruction sets of our kernels; empty if the file does not say."""
     words = [str(engine.get("kernels", "")).split() for engine in report.get("engines", [])]
-    named = sorted({word for one in words for word in one if word in ("avx2", "avx512")})
+    named = sorted({word for one in words for word in one if word in ("avx2", "avxvnni", "avx512")})
     return f"kernels for {' and '.join(named)}, " if named else ""
 
 

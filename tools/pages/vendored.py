@@ -51,9 +51,13 @@ def wrong_files(*, write: bool) -> list[str]:
     """
     wrong: list[str] = []
     table = read_table()
+    packages: dict[tuple[str, str, str], Path] = {}
     with tempfile.TemporaryDirectory() as folder:
         for entry in table:
-            package = fetch_package(entry["package"], entry["version"], entry["integrity"], Path(folder))
+            its = entry["package"], entry["version"], entry["integrity"]
+            if its not in packages:
+                packages[its] = fetch_package(*its, Path(folder))
+            package = packages[its]
             with tarfile.open(package) as archive:
                 member = archive.extractfile(f"package/{entry['source']}")
                 content = member.read() if member else b""

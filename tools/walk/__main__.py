@@ -1,12 +1,16 @@
 """Counts the files that one streamed chat completion passes in gateway, router, leader and rank.
 
 It starts a stack of the demo model with sources in place of compiled modules, and records all calls of our
-functions in each process (`recorder/`) while one request is answered. Files whose functions run without a
-request as well (heartbeats, timers) are recorded before, and are marked.
+functions in each process (`recorder/`) while one request is answered that is not the first one.
+
+A file is passed if a function of it is called for the request. Calls are recorded in pieces: what a callback
+or one step of a task calls until the event loop goes on, or a call of a plain loop. A piece is of the request
+unless all its functions were also in one piece that the same function began while there was no request. So
+heartbeats, timers and pings do not count, and what reads the bus counts for its messages about the request.
+Nor do starts and first requests count, and messages only if they have functions of their own that are called.
 
 It also counts the returns of the walk in each process. A return is a call from one file into another one that
-the walk had left before. The same pair of files counts once, since each token repeats the walk. Files that
-are marked do not count.
+the walk had left before. The same pair of files counts once, since each token repeats the walk.
 """
 
 import argparse
@@ -17,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
@@ -26,8 +31,10 @@ from cli.stack.state import StateDir
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDER = Path(__file__).with_name("recorder")
-START_S, IDLE_S, WRITE_S = 120.0, 2.0, 10.0
+START_S, IDLE_S, WRITE_S = 300.0, 4.0, 60.0
+END_S = 0.3  # what the end of an answer leaves to do is of the request, too
 BODY = {"model": "demo", "messages": [{"role": "user", "content": "Hello"}], "max_tokens": 8, "stream": True}
+Piece = list[tuple[str, str]]  # file and function of each call
 PARTS = {"services.gateway": "gateway", "services.router": "router", "services.worker": "leader"}
 
 
@@ -78,23 +85,26 @@ class TracedStack:
 
     def parts(self) -> dict[int, str]:
         """The processes that a request passes, by their ids."""
-        found = {}
+        found: dict[int, str] = {}
         for process in psutil.Process(self.process.pid).children(recursive=True):
-            command = process.cmdline()
-            if process.name().startswith("ryz-rank"):
-                found[process.pid] = "rank"
-            elif command[-2:-1] == ["-m"] and command[-1] in PARTS:
-                found[process.pid] = PARTS[command[-1]]
+            part = part_of(process.name(), process.cmdline())
+            if (
+                part and found.get(process.ppid()) != part
+            ):  # forked early, it has its parent's title for a while
+                found[process.pid] = part
+        if set(found.values()) != {*PARTS.values(), "rank"} or len(found) != len(PARTS) + 1:
+            raise SystemExit(f"expected one process of each part, found {found}")
         return found
 
-    def record(self, url: str = "") -> dict[str, list[tuple[str, str]]]:
-        """Returns the calls of each part while a request is answered, or for a while if there is no URL."""
+    def record(self, url: str = "") -> dict[str, list[Piece]]:
+        """Returns the pieces of each part while a request is answered, or for a while if there is no URL."""
         parts = self.parts()
         for old in self._recordings.iterdir():
             old.unlink()
         self._signal(parts)
         if url:
             ask(url)
+            time.sleep(END_S)
         else:
             time.sleep(IDLE_S)
         self._signal(parts)
@@ -103,11 +113,12 @@ class TracedStack:
             if time.monotonic() > give_up:
                 raise SystemExit("a service wrote no recording")
             time.sleep(0.05)
-        calls: dict[str, list[tuple[str, str]]] = {}
+        pieces: dict[str, list[Piece]] = {}
         for file in self._recordings.glob("*.json"):
             part = parts[int(file.name.partition("-")[0])]
-            calls[part] = [(name, function) for name, function in json.loads(file.read_text())["calls"]]
-        return calls
+            recorded = json.loads(file.read_text())["pieces"]
+            pieces[part] = [[(name, function) for name, function in piece] for piece in recorded]
+        return pieces
 
     @staticmethod
     def _signal(parts: dict[int, str]) -> None:
@@ -116,23 +127,53 @@ class TracedStack:
         time.sleep(0.05)  # until each of them has taken it
 
 
+def part_of(name: str, command: Sequence[str]) -> str:
+    """The part that a process is, or an empty text.
+
+    Args:
+        name: The process's name.
+        command: Its command line; that of a forked service is one text, its title.
+    """
+    if name.startswith("ryz-rank"):
+        return "rank"
+    words = " ".join(command).split()
+    return PARTS.get(words[-1], "") if words[-2:-1] == ["-m"] else ""
+
+
 def ask(url: str) -> None:
     """Reads one streamed chat completion."""
     answer = httpx.post(f"{url}/v1/chat/completions", json=BODY, timeout=60.0)
     answer.raise_for_status()
 
 
-def count_returns(calls: list[tuple[str, str]], beside: set[str]) -> int:
+def of_request(idle: list[Piece], pieces: list[Piece]) -> list[tuple[str, str]]:
+    """The calls of a process that are made for the request, in order; see the module.
+
+    Args:
+        idle: What ran without a request.
+        pieces: What ran while the request was answered.
+    """
+    without: dict[tuple[str, str], set[frozenset[tuple[str, str]]]] = {}
+    for piece in idle:
+        without.setdefault(piece[0], set()).add(frozenset(piece))
+    calls = []
+    for piece in pieces:
+        functions = frozenset(piece)
+        if not any(functions <= other for other in without.get(piece[0], ())):
+            calls += piece
+    return calls
+
+
+def count_returns(calls: list[tuple[str, str]]) -> int:
     """The returns of the walk in one process; see the module.
 
     Args:
         calls: File and function of each call, in order.
-        beside: Files that are left out.
     """
     here, passed = "", set[str]()
     returns: set[tuple[str, str]] = set()
     for file, _ in calls:
-        if file in beside or file == here:
+        if file == here:
             continue
         if file in passed:
             returns.add((here, file))
@@ -141,23 +182,20 @@ def count_returns(calls: list[tuple[str, str]], beside: set[str]) -> int:
     return len(returns)
 
 
-def show(idle: dict[str, list[tuple[str, str]]], walk: dict[str, list[tuple[str, str]]]) -> str:
-    """The files of each part in the order of their first call."""
-    lines, every, without = [], set(), set()
+def show(walk: dict[str, list[tuple[str, str]]]) -> str:
+    """The files of each part in the order of their first call, with their lines and called functions."""
+    lines, every = [], set()
     for part in ("gateway", "router", "leader", "rank"):
-        files = list(dict.fromkeys(file for file, _ in walk.get(part, ())))
-        beside = {file for file, _ in idle.get(part, ())}
+        calls = walk.get(part, [])
+        files = list(dict.fromkeys(file for file, _ in calls))
         every |= set(files)
-        without |= set(files) - beside
-        returns = count_returns(walk.get(part, []), beside)
-        only = len(set(files) - beside)
-        lines.append(f"{part}: {len(files)} files, {only} of them only for requests, {returns} returns")
+        lines.append(f"{part}: {len(files)} files, {count_returns(calls)} returns")
         for file in files:
-            functions = dict.fromkeys(function for name, function in walk[part] if name == file)
-            lines.append(f"  {'*' if file in beside else ' '} {file}: {len(functions)} functions")
-    lines.append(
-        f"all: {len(every)} files, {len(without)} of them only for requests (* runs without one, too)"
-    )
+            functions = dict.fromkeys(function for name, function in calls if name == file)
+            path = ROOT / file
+            length = len(path.read_text().splitlines()) if path.is_file() else 0
+            lines.append(f"    {file}: {length} lines, {len(functions)} functions")
+    lines.append(f"all: {len(every)} files")
     return "\n".join(lines)
 
 
@@ -174,7 +212,8 @@ def main() -> None:
                 ask(url)
             time.sleep(IDLE_S)  # what the ends of these answers leave to do
             idle = stack.record()
-            print(show(idle, stack.record(url)))
+            walk = stack.record(url)
+            print(show({part: of_request(idle[part], pieces) for part, pieces in walk.items()}))
         finally:
             stack.process.send_signal(signal.SIGINT)
             stack.process.wait(60)

@@ -26,7 +26,7 @@ def adapter_pool(plan: AdapterPoolPlan, *, as_json: AsJson = False) -> None:
 
     model = with_model(plan).model or demo_model()
     settings = {"RYZ_ADAPTER_BYTES": str(max(2**20, plan.slots * adapter_bytes(model, plan.rank)))}
-    with reporting(_show, as_json=as_json) as report:
+    with reporting("adapter-pool", _show, as_json=as_json) as report:
         err.print("starting a stack", style="dim")
         options = {"--model": model, "--groups": 1, "--log-level": "warning"}
         most = max(plan.adapters)

@@ -20,7 +20,7 @@ def adapters(plan: AdaptersPlan, *, as_json: AsJson = False) -> None:
 
     plan = with_model(plan)
     require_context(require_model(plan.model), "--prompt and --turns", plan.length)
-    with reporting(_show, as_json=as_json) as report, counting_bar(num_steps(plan)) as progress:
+    with reporting("adapters", _show, as_json=as_json) as report, counting_bar(num_steps(plan)) as progress:
         report.update(measure(plan, progress))
 
 

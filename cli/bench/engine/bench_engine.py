@@ -120,7 +120,7 @@ def engine(plan: EnginePlan, *, as_json: AsJson = False) -> None:
     config = require_model(plan.model, plan.tp)
     require_context(config, f"--prompt {plan.prompt} and --tokens {plan.tokens}", plan.prompt + plan.tokens)
     with (
-        reporting(show, as_json=as_json) as report,
+        reporting("engine", show, as_json=as_json) as report,
         counting_bar(num_steps(plan)) as progress,
     ):
         report.update(asyncio.run(measure(plan, own_stack, progress)))

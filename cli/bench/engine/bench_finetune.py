@@ -28,7 +28,7 @@ def finetune(plan: FinetuneBenchPlan, *, as_json: AsJson = False) -> None:
         fail(f"--base-bits are 4, 16 and 32, got {unknown[0]}.", 2)
     base = find_base(str(plan.model))
     with (
-        reporting(_show, as_json=as_json, packages=_PACKAGES) as report,
+        reporting("finetune", _show, as_json=as_json, packages=_PACKAGES) as report,
         tempfile.TemporaryDirectory(prefix="ryz-base-") as scratch,
     ):
         directory, form = float_directory(base, Path(scratch), max(plan.base_bits))

@@ -20,7 +20,7 @@ def grammar(plan: GrammarPlan, *, as_json: AsJson = False) -> None:
     plan = with_model(plan)
     config = require_model(plan.model, [plan.tensor_parallel])
     require_context(config, f"--prompt {plan.prompt} and --tokens {plan.tokens}", plan.prompt + plan.tokens)
-    with reporting(_show, as_json=as_json) as report, counting_bar(plan.num_steps()) as progress:
+    with reporting("grammar", _show, as_json=as_json) as report, counting_bar(plan.num_steps()) as progress:
         report.update(asyncio.run(measure(plan, progress)))
 
 

@@ -22,13 +22,14 @@ def mixed(plan: MixedPlan, *, as_json: AsJson = False) -> None:
     config = require_model(plan.model, [plan.tensor_parallel])
     require_context(config, f"--prompt {plan.prompt} and an answer", plan.prompt + 1)
     steps = plan.rounds * len(plan.targets)
-    with reporting(_show, as_json=as_json) as report, counting_bar(steps) as progress:
+    with reporting("mixed", _show, as_json=as_json) as report, counting_bar(steps) as progress:
         report.update(asyncio.run(measure(plan, progress)))
 
 
 def _show(report: Report) -> None:
     columns = {
-        "target ms": "{target_ms}", "ITL p50": "{itl_p50_ms:,.1f}", "p99": "{itl_p99_ms:,.1f}",
+        "target ms": "{target_ms}", "ITL p50": "{itl_p50_ms:,.1f}",
+        "p95": "{itl_p95_ms:,.1f}", "p99": "{itl_p99_ms:,.1f}",
         "worst second": "{worst_second_p99_ms:,.1f}", "within": "{seconds_within:.1%}",
         "TTFT p50": "{ttft_p50_ms:,.0f}", "p99 ": "{ttft_p99_ms:,.0f}", "answered": "{answered} of {prompts}",
         "cut steps": "{cut_steps}",

@@ -37,7 +37,7 @@ def speculation(plan: SpeculationPlan, *, as_json: AsJson = False) -> None:
     config = require_model(plan.model, [plan.tensor_parallel])
     require_context(config, f"--tokens {plan.tokens} after a prompt", plan.tokens + _PROMPT)
     steps = 1 + bool(plan.draft_model) + 2 * len(plan.batches) * (plan.repeats + 1)
-    with reporting(_show, as_json=as_json) as report, counting_bar(steps) as progress:
+    with reporting("speculation", _show, as_json=as_json) as report, counting_bar(steps) as progress:
         report.update(asyncio.run(measure(plan, progress)))
 
 

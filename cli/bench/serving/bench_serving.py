@@ -15,6 +15,8 @@ from cli.console import err, fail
 from cli.models.resolve import resolve_model
 from cli.stack.host.ports import pick_ports
 
+OURS = "ryzanstein"
+
 
 @with_options
 def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
@@ -23,19 +25,19 @@ def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
     Starts broker, store, kvstate, router, worker groups and gateway, loads them with chat completions that
     belong to no session, checks every answer, and takes all down again. What is not complete is an error.
     With `--transports http,grpc,realtime` each level is measured by HTTP, by gRPC, and over WebSockets with
-    four requests on each, on one stack. With `--peer dynamo` the same client then loads Dynamo with its mock
-    engine, over NATS, with as many workers; the rows say which server answered.
+    four requests on each, on one stack. With `--peer dynamo` the same client loads Dynamo with its mock
+    engine, over NATS, with as many workers, in turns with ours at each level; rows say which server answered.
     """
-    from benchmarks.serving.serving import measure  # noqa: PLC0415 (keeps `ryz bench --help` quick)
+    # keeps `ryz bench --help` quick
+    from benchmarks.serving.serving import measure, measure_in_turns  # noqa: PLC0415
 
     if plan.peer:
         require_dynamo(plan.peer_envs, Path(plan.model) if plan.model else None)
         if plan.url or tuple(plan.transports) != ("http",):
             fail("--peer measures an own stack by HTTP: leave out --url and --transports.", exit_code=2)
     with (
-        reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report,
+        reporting("serving", _show, as_json=as_json, packages=SERVING_PACKAGES) as report,
         ExitStack() as cleanup,
-        ExitStack() as cleanup_ours,  # ours ends before a peer begins
     ):
         if plan.url:
             stack = RunningStack(plan.url.rstrip("/"), plan.model or "demo", grpc=plan.grpc)
@@ -44,21 +46,21 @@ def serving(plan: ServingPlan, *, as_json: AsJson = False) -> None:
             command = {"--engine": "null", "--groups": plan.groups}
             command |= {"--model": resolve_model(plan.model)} if plan.model else {}
             command |= {"--grpc-port": pick_ports(1)[0]} if "grpc" in plan.transports else {}
-            stack = cleanup_ours.enter_context(own_stack(command))
+            stack = cleanup.enter_context(own_stack(command))
         steps = 2 * len(plan.concurrency) * len(plan.transports)
-        progress = cleanup.enter_context(counting_bar(2 * steps if plan.peer else steps))
-        report.update(measure(plan, stack, progress))
         if plan.peer:
-            cleanup_ours.close()
-            with dynamo_stack(plan.peer_envs, Path(plan.model), plan.groups) as theirs:
-                add_peer(report, measure(plan, theirs, progress), plan.peer)
+            peer = cleanup.enter_context(dynamo_stack(plan.peer_envs, Path(plan.model), plan.groups))
+            progress = cleanup.enter_context(counting_bar(2 * steps * plan.rounds))
+            report.update(in_turns(measure_in_turns(plan, {OURS: stack, plan.peer: peer}, progress)))
+        else:
+            report.update(measure(plan, stack, cleanup.enter_context(counting_bar(steps))))
 
 
-def add_peer(report: Report, theirs: dict[str, Any], peer: str) -> None:
-    """Add the rows and the CPU times of a peer."""
-    ours = [{"server": "ryzanstein"} | row for row in report["rows"]]
-    report["rows"] = ours + [{"server": peer} | row for row in theirs["rows"]]
-    report["peer_cpu_ms_per_request"] = theirs["cpu_ms_per_request"]
+def in_turns(found: dict[str, Any]) -> Report:
+    """Return a report with the CPU times of both servers under the names that other reports have."""
+    ours = found["cpu_ms_per_request"].pop(OURS)
+    (theirs,) = found["cpu_ms_per_request"].values()
+    return found | {"cpu_ms_per_request": ours, "peer_cpu_ms_per_request": theirs}
 
 
 def _show(report: Report) -> None:

@@ -28,7 +28,7 @@ def tenants(plan: TenantsPlan, *, as_json: AsJson = False) -> None:
     from benchmarks.tenants.tenant_load import PHASES, keys, measure  # noqa: PLC0415 (quick `--help`)
 
     model = with_model(plan).model or demo_model()
-    with reporting(_show, as_json=as_json, packages=SERVING_PACKAGES) as report:
+    with reporting("tenants", _show, as_json=as_json, packages=SERVING_PACKAGES) as report:
         err.print("starting a stack", style="dim")
         options = {"--model": model, "--groups": 1, "--log-level": "warning"}
         with (

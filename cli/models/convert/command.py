@@ -47,8 +47,11 @@ def convert(
     path = resolve_model(source, pull=False)
     to_gguf = path.is_dir()
     if to_gguf != (target.suffix == ".gguf"):
-        form = "a file NAME.gguf" if to_gguf else "a directory (GGUF files become directories, and back)"
-        fail(f"{path} is converted to {form}; {target} is none.", 2)
+        if to_gguf:
+            fail(
+                f"{path} is a directory, so it becomes a file: name one, as {target.with_suffix('.gguf')}.", 2
+            )
+        fail(f"{path} is a GGUF file, so it becomes a directory: name one, as {target.with_suffix('')}.", 2)
     if target.exists() and not force:
         fail(f"There is {target} already: name another, or add --force to write over it.", 2)
     if target.exists() and (target.is_dir() == to_gguf or target.resolve() == path.resolve()):

@@ -5,12 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from cli.command_options import with_options
+
 if TYPE_CHECKING:
     from cli.sessions.recovery.old_logs import OldLog
 
 SHOWN = 50
 
 
+@with_options
 def recover(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="What `--redis-dir` named.", exists=True, file_okay=False)

@@ -16,7 +16,7 @@ from cli.stack.agent.daemon_thread import in_daemon_thread
 from cli.stack.agent.group_memory import group_bytes
 from cli.stack.agent.hosted import CommandRefused, HostedModels
 from cli.stack.agent.lost_files import lost_files
-from cli.stack.agent.offers import HostedGroup, HostPlan, make_offers
+from cli.stack.agent.offers import AgentPlan, RunningGroup, make_offers
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import read_entry
 from cli.stack.supervision.process import ServiceSpec
@@ -59,7 +59,7 @@ class HostAgent:
         reserve_bytes: Memory that groups leave free.
     """
 
-    def __init__(self, plan: HostPlan, stack: Stack, report: StartReport, reserve_bytes: int) -> None:
+    def __init__(self, plan: AgentPlan, stack: Stack, report: StartReport, reserve_bytes: int) -> None:
         self._plan = plan
         self._stack = stack
         self._note = report.note
@@ -153,7 +153,7 @@ class HostAgent:
         self._spawn(self._settle(group))
         return said
 
-    async def _settle(self, group: HostedGroup) -> None:
+    async def _settle(self, group: RunningGroup) -> None:
         """Let a new limit count: a lower one when its memory is measured to be free, or stays taken."""
         until = time.monotonic() + SETTLE_S
         while group.kv.asked_bytes < group.kv.limit_bytes:
@@ -174,7 +174,7 @@ class HostAgent:
         except RyzError:
             return None
 
-    async def _repeat_limit(self, group: HostedGroup) -> None:
+    async def _repeat_limit(self, group: RunningGroup) -> None:
         """Tell a leader its limit again, which it may have lost in a restart, and note what it says."""
         said = await self._ask_kv(group.name, group.kv.repeated_bytes)
         if said is not None:
@@ -232,7 +232,7 @@ class HostAgent:
             return False
         return True
 
-    async def _await_ready(self, group: HostedGroup, leader: ServiceSpec) -> None:
+    async def _await_ready(self, group: RunningGroup, leader: ServiceSpec) -> None:
         while self._hosted.groups.get(group.name) is group:
             if self._stack.ready_at(leader.name) is not None:
                 self._hosted.note_ready(group.name, time.monotonic())

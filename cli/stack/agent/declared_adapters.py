@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from cli.stack.fleet.adapter_entry import AdapterEntry
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from services.worker.adapters.description import AdapterDescription, AdapterError
 from services.worker.adapters.inspection import inspect_adapter
 from services.worker.domain.adapters.pool_bytes import POOL_BYTES
@@ -46,9 +46,9 @@ class DeclaredAdapters:
 
     def __init__(
         self,
-        models: Sequence[ServedModel],
+        models: Sequence[FoundModel],
         note: Callable[[str], None],
-        read: Callable[[ServedModel, str], AdapterInspected],
+        read: Callable[[FoundModel, str], AdapterInspected],
         most_bytes: int,
     ) -> None:
         self._read = read
@@ -73,7 +73,7 @@ class DeclaredAdapters:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    async def _register_all(self, url: str, model: ServedModel) -> None:
+    async def _register_all(self, url: str, model: FoundModel) -> None:
         bus = await self._connected(url)
         try:
             await self._until_known(bus, model)
@@ -90,7 +90,7 @@ class DeclaredAdapters:
                 self._note(f"adapters are not registered while the broker is away: {error.message}")
                 await asyncio.sleep(RETRY_S)
 
-    async def _until_known(self, bus: NatsBus, model: ServedModel) -> None:
+    async def _until_known(self, bus: NatsBus, model: FoundModel) -> None:
         """Wait for a group; of a model on demand, which is not woken, until routers know it."""
         while True:
             with suppress(RyzError):
@@ -102,7 +102,7 @@ class DeclaredAdapters:
                     return
             await asyncio.sleep(POLL_S)
 
-    async def _register(self, bus: NatsBus, model: ServedModel, adapter: AdapterEntry) -> None:
+    async def _register(self, bus: NatsBus, model: FoundModel, adapter: AdapterEntry) -> None:
         client, unknown_until = AdaptersClient(bus), asyncio.get_running_loop().time() + UNKNOWN_S
         while True:
             try:
@@ -125,7 +125,7 @@ class DeclaredAdapters:
             else:
                 return
 
-    def _require_room(self, model: ServedModel, found: AdapterInspected) -> None:
+    def _require_room(self, model: FoundModel, found: AdapterInspected) -> None:
         """Raises `AdapterError` for an adapter that no group would load, as its leader would say."""
         if found.num_bytes > self._most_bytes:
             raise AdapterError(
@@ -140,7 +140,7 @@ def adapter_bytes(env: Mapping[str, str]) -> int:
     return int(value) if value.isdecimal() and 2**20 <= int(value) <= 2**40 else POOL_BYTES
 
 
-def read_files(model: ServedModel, source: str) -> AdapterInspected:
+def read_files(model: FoundModel, source: str) -> AdapterInspected:
     """Return what the files of an adapter of a model are.
 
     Raises:
@@ -150,7 +150,7 @@ def read_files(model: ServedModel, source: str) -> AdapterInspected:
     return _inspected(inspect_adapter(Path(source), model.path, model.entry.tensor_parallel or 1))
 
 
-def read_null_files(_: ServedModel, source: str) -> AdapterInspected:
+def read_null_files(_: FoundModel, source: str) -> AdapterInspected:
     """Return the same for the null engine.
 
     Raises:

@@ -9,7 +9,7 @@ from shared.messages import KVLimited
 
 
 @dataclass(slots=True)
-class GroupKV:
+class GroupKVSize:
     """Of a group whose leader has not said anything yet, and of one that keeps its size, all are 0.
 
     Attributes:

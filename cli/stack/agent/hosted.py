@@ -2,14 +2,14 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from cli.stack.agent.group_kv import GroupKV
-from cli.stack.agent.offers import HostedGroup, Offer, make_offer, make_pending
+from cli.stack.agent.group_kv import GroupKVSize
+from cli.stack.agent.offers import Offer, RunningGroup, make_offer, make_pending
 from cli.stack.fleet.entry import ModelEntry
 from cli.stack.fleet.one_more import AddedModel
 from cli.stack.sizing_text import count_words, size_words
 from cli.stack.supervision.process import ServiceSpec
-from shared.messages import HostedGroup as ReportedGroup
-from shared.messages import HostReport, KVLimited, LimitKV, ManageModel, ModelManaged, StartGroup, StopGroup
+from shared.messages import HostedGroup, HostReport
+from shared.messages.models import KVLimited, LimitKV, ManageModel, ModelManaged, StartGroup, StopGroup
 
 MAX_MODELS = 64
 
@@ -32,7 +32,7 @@ class HostedModels:
 
     def __init__(self, host: str, instance_id: str, offers: Mapping[str, Offer], budget_bytes: int) -> None:
         self.offers = dict(offers)
-        self.groups: dict[str, HostedGroup] = {}
+        self.groups: dict[str, RunningGroup] = {}
         self.free_bytes: int | None = None
         self._host = host
         self._instance_id = instance_id
@@ -48,9 +48,9 @@ class HostedModels:
         measured = sum(group.measured_bytes for group in self.groups.values())
         return max(0, min(self._planned_bytes, measured + self.free_bytes))
 
-    def note_started(self, leader: ServiceSpec, now: float) -> HostedGroup:
+    def note_started(self, leader: ServiceSpec, now: float) -> RunningGroup:
         """A leader's process is started."""
-        group = HostedGroup(leader.env["RYZ_GROUP"], leader.model, now)
+        group = RunningGroup(leader.env["RYZ_GROUP"], leader.model, now)
         self.groups[group.name] = group
         return group
 
@@ -70,7 +70,7 @@ class HostedModels:
         planned = self._planned(lambda kv: kv.asked_bytes).get(name)
         return planned is None or self.groups[name].measured_bytes <= planned
 
-    def _planned(self, kv_bytes: Callable[[GroupKV], int]) -> dict[str, int]:
+    def _planned(self, kv_bytes: Callable[[GroupKVSize], int]) -> dict[str, int]:
         """Return what each group takes by its plan, if its KV cache takes so much."""
         found, seen = dict[str, int](), set[str]()
         for group in self.groups.values():
@@ -107,7 +107,7 @@ class HostedModels:
             raise CommandRefused(f"a group needs {size_words(need)}, and {size_words(max(0, left))} are left")
         return offer.leaders[free_names[0]]
 
-    def stop(self, command: StopGroup) -> HostedGroup:
+    def stop(self, command: StopGroup) -> RunningGroup:
         """Return the group to end, which counts as stopping from here on.
 
         Raises:
@@ -121,7 +121,7 @@ class HostedModels:
         group.stopping = True
         return group
 
-    def resize(self, command: LimitKV) -> HostedGroup:
+    def resize(self, command: LimitKV) -> RunningGroup:
         """Return the group whose KV cache is to be limited; more of it counts from here on.
 
         Raises:
@@ -275,8 +275,8 @@ class HostedModels:
             epoch=self._epoch,
         )
 
-    def _reported(self, group: HostedGroup, charged_bytes: int, now: float) -> ReportedGroup:
-        return ReportedGroup(
+    def _reported(self, group: RunningGroup, charged_bytes: int, now: float) -> HostedGroup:
+        return HostedGroup(
             group=group.name,
             model=group.model,
             phase="stopping" if group.stopping else "running" if group.load_s else "starting",

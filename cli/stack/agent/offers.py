@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from cli.stack.agent.group_kv import GroupKV
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.agent.group_kv import GroupKVSize
+from cli.stack.fleet.entry import FoundModel, ModelEntry
 from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
 from cli.stack.fleet.one_more import AddedModel
 from cli.stack.memory_needs import ModelNeeds
@@ -36,7 +36,7 @@ class Offer:
         is_sought: True until the model is found.
     """
 
-    model: ServedModel
+    model: FoundModel
     card: ModelCard
     needs: GroupBytes
     leaders: Mapping[str, ServiceSpec]
@@ -103,7 +103,7 @@ class Offer:
 
 
 @dataclass(slots=True)
-class HostedGroup:
+class RunningGroup:
     """A group whose processes run.
 
     Attributes:
@@ -120,11 +120,11 @@ class HostedGroup:
     load_s: float = 0.0
     stopping: bool = False
     measured_bytes: int = 0
-    kv: GroupKV = field(default_factory=GroupKV)
+    kv: GroupKVSize = field(default_factory=GroupKVSize)
 
 
 @dataclass(frozen=True, slots=True)
-class HostPlan:
+class AgentPlan:
     """What the agent of a host starts with.
 
     Attributes:
@@ -137,15 +137,15 @@ class HostPlan:
 
     host: str
     plan: OnDemandPlan
-    models: Sequence[ServedModel]
+    models: Sequence[FoundModel]
     needs: Mapping[str, ModelNeeds]
     leaders: Sequence[ServiceSpec]
     running: Sequence[ServiceSpec] = field(default_factory=list)
     find_more: Callable[[ModelEntry, int], AddedModel] | None = None
-    more_leaders: Callable[[ServedModel], list[ServiceSpec]] = lambda _: []
+    more_leaders: Callable[[FoundModel], list[ServiceSpec]] = lambda _: []
 
 
-def make_offers(plan: HostPlan, learned_s: int) -> dict[str, Offer]:
+def make_offers(plan: AgentPlan, learned_s: int) -> dict[str, Offer]:
     """Return the offers by the model's name; `learned_s` as for `make_offer`."""
     offers = dict[str, Offer]()
     for model, groups in zip(plan.models, plan.plan.groups, strict=True):
@@ -172,7 +172,7 @@ def make_offer(found: AddedModel, leaders: Sequence[ServiceSpec], learned_s: int
 def make_pending(entry: ModelEntry, learned_s: int) -> Offer:
     """Return the offer of a model that is still to be found: no group of it may run."""
     card = _card(entry, 0, learned_s)
-    return Offer(ServedModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0, is_sought=True)
+    return Offer(FoundModel(entry, None), card, GroupBytes(0, 0), {}, 0, 0, is_sought=True)
 
 
 def _card(entry: ModelEntry, context: int, learned_s: int) -> ModelCard:

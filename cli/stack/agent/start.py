@@ -14,7 +14,7 @@ from cli.stack.agent.declared_adapters import (
     read_files,
     read_null_files,
 )
-from cli.stack.agent.offers import HostPlan
+from cli.stack.agent.offers import AgentPlan
 from cli.stack.fleet.one_more import find_one_more
 from cli.stack.machine import Settled, is_null
 from cli.stack.memory_needs import SERVICES_BYTES
@@ -66,7 +66,7 @@ def host_agent(
     if settled.on_demand is None:
         return None
     running, on_demand = [spec for spec in plan.specs if spec.model], settled.on_demand
-    host_plan = HostPlan(
+    host_plan = AgentPlan(
         host=options.stack or OWN_BROKER,
         plan=on_demand,
         models=settled.models,

@@ -1,1 +1,1 @@
-"""Writes what a models file says as a Compose file beside `compose.yaml`."""
+"""Plans the worker groups of `compose.yaml` for its machine."""

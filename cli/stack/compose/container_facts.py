@@ -1,4 +1,4 @@
-"""What the workers of `compose.yaml` have of a machine, and the memory limit of each container.
+"""What the workers of `compose.yaml` have of a machine, and how much a container of theirs needs.
 
 Containers share no packed weights, and bring kernels for every processor. The stores of `compose.yaml` have
 fixed bounds.
@@ -7,6 +7,8 @@ fixed bounds.
 from dataclasses import replace
 
 from cli.stack.memory_needs import (
+    MEMORY_SHARE,
+    SERVICES_BYTES,
     STORE_OVERHEAD,
     MachineFacts,
     ModelNeeds,
@@ -24,24 +26,27 @@ STORES_BYTES = 2 * 512 * 2**20  # `--maxmemory` of `redis` and `redis-kv`
 LIMIT_FACTOR, LIMIT_MARGIN_BYTES = 1.25, 256 * 2**20
 
 
-def container_facts(memory_gib: float) -> MachineFacts:
-    """Look at this machine from outside or inside of a container, whose own limit does not count.
+def container_facts(groups: int, limit: int = 0) -> MachineFacts:
+    """Look at this machine from inside of a container, whose own memory limit does not count.
+
+    Its cores do: those of the workers are the same (`cpuset`).
 
     Args:
-        memory_gib: Memory that the stack may take; 0: what is free.
+        groups: Containers of the workers.
+        limit: Bytes that each of them may take; 0: there is no limit.
     """
-    free = machine_available_bytes()
-    if memory_gib:
-        free = min(free, int(memory_gib * 2**30))
-    return MachineFacts(
-        cores=usable_cores(),
-        free_bytes=max(0, free - int(STORES_BYTES * STORE_OVERHEAD)),
-        kernels=bool(build.targets()),
-    )
+    free = max(0, machine_available_bytes() - int(STORES_BYTES * STORE_OVERHEAD))
+    machine = MachineFacts(cores=usable_cores(), free_bytes=free, kernels=bool(build.targets()))
+    if not limit:
+        return machine
+    of_groups = groups * int(max(0, limit - LIMIT_MARGIN_BYTES) / LIMIT_FACTOR)
+    # the planner leaves a part of what is free to other processes, which these limits do not bind
+    wanted = max(of_groups + SERVICES_BYTES, int(of_groups / MEMORY_SHARE))
+    return replace(machine, free_bytes=min(free, wanted))
 
 
 def limit_bytes(needs: ModelNeeds, sizing: Sizing, machine: MachineFacts) -> int:
-    """Return the limit of a container with one group."""
+    """Return the least limit of a container with one group."""
     fixed = replace(needs, given=replace(needs.given, kv_cache_tokens=sizing.kv_cache_tokens))
     alone = sizings_of([fixed], replace(machine, free_bytes=2**60), [1])
     assert alone is not None, "memory without end"

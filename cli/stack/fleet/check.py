@@ -1,7 +1,7 @@
 """Finds the models of a start, or refuses it with everything that is wrong with its declaration."""
 
 from cli.stack.fleet.declared import Declaration
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from cli.stack.fleet.find import find_models
 from cli.stack.fleet.remote_models import own_models
 from cli.stack.machine import examine, is_null
@@ -13,7 +13,7 @@ from shared.host.freed_memory import return_freed_memory
 
 def checked_models(
     options: UpOptions, declared: Declaration, *, pull: bool | None, machine: MachineFacts | None = None
-) -> tuple[ServedModel, ...]:
+) -> tuple[FoundModel, ...]:
     """Return the models that were declared; those that are not here are fetched.
 
     Args:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from cli.stack.fleet.declared import Declaration
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from cli.stack.sizing_text import count_words
 
 Cores = tuple[int, ...]
@@ -32,16 +32,14 @@ class CoreSets:
         return self.groups[number] if number < len(self.groups) else self.others
 
 
-def num_reserved(models: Sequence[ServedModel]) -> int:
+def num_reserved(models: Sequence[FoundModel]) -> int:
     """How many cores are reserved; a model that reserves some and says nothing of groups has one."""
     return sum(model.entry.cores * (model.entry.groups or 1) for model in models)
 
 
-def with_reserved(
-    models: Sequence[ServedModel], usable: int, declared: Declaration
-) -> tuple[ServedModel, ...]:
+def with_reserved(models: Sequence[FoundModel], usable: int, declared: Declaration) -> tuple[FoundModel, ...]:
     """Settle groups and threads of models that reserve cores, and note where the cores are too few."""
-    settled = list[ServedModel]()
+    settled = list[FoundModel]()
     for declared_model in models:
         entry, model = declared_model.entry, declared_model
         ranks = entry.tensor_parallel or 1
@@ -64,7 +62,7 @@ def with_reserved(
     return tuple(settled)
 
 
-def assign_cores(models: Sequence[ServedModel], nodes: Sequence[Cores]) -> CoreSets:
+def assign_cores(models: Sequence[FoundModel], nodes: Sequence[Cores]) -> CoreSets:
     """Choose the cores of all groups.
 
     A group that reserves cores has them within one node if any node has so many left, and nothing else of the
@@ -109,7 +107,7 @@ def _within_node(left: Sequence[Sequence[int]], taken: list[int], wanted: int) -
     return tuple(left[best])
 
 
-def describe_cores(models: Sequence[ServedModel], sets: CoreSets) -> Iterator[str]:
+def describe_cores(models: Sequence[FoundModel], sets: CoreSets) -> Iterator[str]:
     """Yield a line for each group that has cores of its own or stays on a node."""
     names = [model.name for model in models for _ in range(model.entry.groups)]
     reserves = [model.entry.cores > 0 for model in models for _ in range(model.entry.groups)]

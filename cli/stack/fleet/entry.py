@@ -212,7 +212,7 @@ class ModelEntry(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class ServedModel:
+class FoundModel:
     """A model that was found.
 
     Attributes:
@@ -234,6 +234,6 @@ class ServedModel:
         """The name clients use."""
         return self.entry.name
 
-    def with_values(self, **values: Any) -> "ServedModel":
+    def with_values(self, **values: Any) -> "FoundModel":
         """Return it with other values in its entry."""
         return replace(self, entry=self.entry.with_values(**values))

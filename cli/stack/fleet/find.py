@@ -8,7 +8,7 @@ from cli.models.names import is_hub_name, served_name
 from cli.models.resolve import NotPulled, fetches
 from cli.stack.fleet.adapter_entry import missing_files
 from cli.stack.fleet.declared import Declaration
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from cli.stack.fleet.remote_models import with_key_file
 from cli.stack.model_dir import demo_model, find_model, refuse_split
 from services.worker.model_files.load_model import has_chat_template, load_model, with_tool_format
@@ -17,7 +17,7 @@ from shared.errors import InvalidRequest
 NO_MODEL_NAME = "demo"  # of a null engine without a model
 
 
-def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tuple[ServedModel, ...]:
+def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tuple[FoundModel, ...]:
     """Return the models with their paths and names; those that are not here are fetched.
 
     Nothing is fetched while there is a problem: what else is wrong is noted, and left to the caller. That a
@@ -34,7 +34,7 @@ def find_models(declared: Declaration, engine: str, *, pull: bool | None) -> tup
     declared.check_names()
     fetch = fetches(pull=pull)
     postponed = fetch and declared.has_problems
-    found = list[ServedModel]()
+    found = list[FoundModel]()
     for index in declared.entries:
         model = _find(declared, index, engine, pull=fetch and not postponed, postponed=postponed)
         if model is not None and engine == "torch" and declared.file is not None:
@@ -76,7 +76,7 @@ def _given(declared: Declaration, source: str) -> Path:
 
 def _find(
     declared: Declaration, index: int, engine: str, *, pull: bool, postponed: bool
-) -> ServedModel | None:
+) -> FoundModel | None:
     """Find a model and its draft model; note what is wrong, or raise it for the one model of options."""
     entry, draft = declared.entries[index], None
     ranks = 1 if declared.file else entry.tensor_parallel or 1  # those of a file are checked below
@@ -92,10 +92,10 @@ def _find(
     except CommandError as error:
         _note(declared, index, "source", error, postponed=postponed)
         return None
-    return ServedModel(entry, path, draft, index, chats=path is None or has_chat_template(path))
+    return FoundModel(entry, path, draft, index, chats=path is None or has_chat_template(path))
 
 
-def _with_adapters(declared: Declaration, model: ServedModel) -> ServedModel:
+def _with_adapters(declared: Declaration, model: FoundModel) -> FoundModel:
     """Make the paths of adapters absolute; note those that are not there."""
     adapters = []
     for adapter in model.entry.adapters:
@@ -119,7 +119,7 @@ def _note(declared: Declaration, index: int, field: str, error: CommandError, *,
     declared.add_entry_problem(index, field, str(error))
 
 
-def _check_fields(declared: Declaration, model: ServedModel) -> None:
+def _check_fields(declared: Declaration, model: FoundModel) -> None:
     """Note fields that do not suit the model."""
     assert model.path is not None
     ranks, form = model.entry.tensor_parallel or 1, model.entry.tool_format

@@ -7,7 +7,7 @@ takes the place of idle ones if need be.
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from cli.stack.memory_needs import (
     MEMORY_SHARE,
     STORE_OVERHEAD,
@@ -73,7 +73,7 @@ class OnDemandPlan:
     machine: MachineFacts
 
 
-def comes_and_goes(models: Sequence[ServedModel]) -> bool:
+def comes_and_goes(models: Sequence[FoundModel]) -> bool:
     """Whether groups of any of these models are started or ended while the stack runs."""
     return any(model.entry.comes_and_goes for model in models)
 
@@ -121,7 +121,7 @@ def at_least(model: ModelNeeds) -> ModelNeeds:
     return replace(model, given=replace(given, groups=given.min_groups or given.groups))
 
 
-def null_plan(models: Sequence[ServedModel], machine: MachineFacts) -> OnDemandPlan:
+def null_plan(models: Sequence[FoundModel], machine: MachineFacts) -> OnDemandPlan:
     """Return the plan for groups that compute nothing."""
     groups = (GroupBytes(NULL_GROUP_BYTES, NULL_GROUP_BYTES),) * len(models)
     return OnDemandPlan(machine.room_bytes, machine.least_store_bytes, (), groups, machine)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from cli.console import CommandError, fail
 from cli.models.resolve import meant_by, refuse_unserved
 from cli.stack.fleet.declared import Declaration
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.entry import FoundModel, ModelEntry
 from cli.stack.fleet.find import find_models
 from cli.stack.fleet.models_file import describe_problem
 from cli.stack.fleet.on_demand import (
@@ -32,7 +32,7 @@ from shared.errors import InvalidRequest
 class AddedModel:
     """A model that was found and fits, with what its groups take; `needs` is None for the null engine."""
 
-    model: ServedModel
+    model: FoundModel
     groups: GroupBytes
     needs: ModelNeeds | None
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from cli.stack.fleet.declared import Declaration
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from cli.stack.sizing_text import count_words
 from services.worker.guests.remote.options import RemoteOptions
 
@@ -17,12 +17,12 @@ _COMES_AND_GOES = (
 )
 
 
-def own_models(models: Sequence[ServedModel]) -> list[ServedModel]:
+def own_models(models: Sequence[FoundModel]) -> list[FoundModel]:
     """Return the models that are computed here."""
     return [model for model in models if not model.entry.remote]
 
 
-def check_beside(models: Sequence[ServedModel], declared: Declaration) -> None:
+def check_beside(models: Sequence[FoundModel], declared: Declaration) -> None:
     """Note models of servers beside models that come and go."""
     if any(model.entry.comes_and_goes for model in models):
         for model in models:
@@ -30,7 +30,7 @@ def check_beside(models: Sequence[ServedModel], declared: Declaration) -> None:
                 declared.add_entry_problem(model.number, "remote", _COMES_AND_GOES)
 
 
-def settled_remote(models: Sequence[ServedModel], settled: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
+def settled_remote(models: Sequence[FoundModel], settled: Sequence[FoundModel]) -> tuple[FoundModel, ...]:
     """Return all models in their order, those of servers with what their entries leave open.
 
     Args:
@@ -45,7 +45,7 @@ def settled_remote(models: Sequence[ServedModel], settled: Sequence[ServedModel]
     )
 
 
-def describe_remote(models: Sequence[ServedModel]) -> list[str]:
+def describe_remote(models: Sequence[FoundModel]) -> list[str]:
     """Return a line for each model of a server."""
     return [
         f"{model.name}: {count_words(model.entry.groups or 1, 'group')} in front of {host_of(model)}, which "
@@ -55,12 +55,12 @@ def describe_remote(models: Sequence[ServedModel]) -> list[str]:
     ]
 
 
-def host_of(model: ServedModel) -> str:
+def host_of(model: FoundModel) -> str:
     """Return the host of a model's server."""
     return RemoteOptions(url=model.entry.remote, model=model.name).host
 
 
-def remote_settings(model: ServedModel) -> dict[str, str]:
+def remote_settings(model: FoundModel) -> dict[str, str]:
     """Return what an entry says of its server, as settings of the leaders of its groups."""
     entry = model.entry
     return {
@@ -71,7 +71,7 @@ def remote_settings(model: ServedModel) -> dict[str, str]:
     }
 
 
-def with_key_file(declared: Declaration, model: ServedModel) -> ServedModel:
+def with_key_file(declared: Declaration, model: FoundModel) -> FoundModel:
     """Make the path of the key's file absolute; note one that is not there."""
     file = model.entry.key_file
     if not file:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from cli.console import fail
-from cli.stack.fleet.entry import ServedModel
+from cli.stack.fleet.entry import FoundModel
 from cli.stack.fleet.on_demand import comes_and_goes
 
 NULL_GROUPS = NULL_RANKS = 2  # the null engine needs neither memory nor cores
 
 
-def settled_null(model: ServedModel) -> ServedModel:
+def settled_null(model: FoundModel) -> FoundModel:
     """Return a model of which groups compute nothing."""
     entry = model.entry
     groups = entry.groups or max(NULL_GROUPS, entry.min_groups)
@@ -17,7 +17,7 @@ def settled_null(model: ServedModel) -> ServedModel:
     return model.with_values(groups=groups, tensor_parallel=ranks, threads=entry.threads or 1)
 
 
-def settled_vllm(models: Sequence[ServedModel]) -> tuple[ServedModel, ...]:
+def settled_vllm(models: Sequence[FoundModel]) -> tuple[FoundModel, ...]:
     """Return the models with one group each, unless their entries say more.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import IO
 import msgspec
 
 from cli.stack.forking.adopted import AdoptedProcess
-from cli.stack.forking.messages import MAX_PACKET_BYTES, Fork, Forked, Imported, Report
+from cli.stack.forking.messages import MAX_PACKET_BYTES, ForkService, Imported, Report, ServiceForked
 from cli.stack.forking.shown_environment import ROOM
 from cli.stack.host.private import open_log
 from shared.host.own_python import module_command, module_environment
@@ -38,7 +38,7 @@ def start_server(
     )
 
 
-class ForkServer:
+class ServiceForkServer:
     """A process that has imported some modules and forks services from it. One event loop only.
 
     Args:
@@ -87,7 +87,7 @@ class ForkServer:
                 assert isinstance(report, Imported)
                 self._imported = True
 
-    async def fork(self, request: Fork, descriptors: Sequence[int]) -> AdoptedProcess:
+    async def fork(self, request: ForkService, descriptors: Sequence[int]) -> AdoptedProcess:
         """Fork a service, and return when it runs. After `import_modules`; not to be cancelled.
 
         Args:
@@ -102,7 +102,7 @@ class ForkServer:
                 socket.send_fds(self._sock, [msgspec.msgpack.encode(request)], descriptors)
                 async with asyncio.timeout(REPLY_S):
                     report = await self._read_report()
-                assert isinstance(report, Forked)
+                assert isinstance(report, ServiceForked)
                 return AdoptedProcess(report.pid)
             except (OSError, TimeoutError) as error:
                 self.close()

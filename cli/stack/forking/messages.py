@@ -5,7 +5,7 @@ import msgspec
 MAX_PACKET_BYTES = 256 * 1024  # above the usual limit of the kernel for one packet, so that none is cut
 
 
-class Fork(msgspec.Struct, frozen=True):
+class ForkService(msgspec.Struct, frozen=True):
     """Supervisor: start a service. The packet carries its log and, if `listens`, its listening socket.
 
     Attributes:
@@ -28,10 +28,10 @@ class Imported(msgspec.Struct, frozen=True, tag=True):
     """Fork server, once: all modules are imported."""
 
 
-class Forked(msgspec.Struct, frozen=True, tag=True):
+class ServiceForked(msgspec.Struct, frozen=True, tag="Forked"):
     """Fork server: the service has this process id. It becomes a child of the supervisor at once."""
 
     pid: int
 
 
-Report = Imported | Forked
+Report = Imported | ServiceForked

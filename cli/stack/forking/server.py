@@ -24,7 +24,7 @@ from typing import NoReturn
 import msgspec
 import setproctitle
 
-from cli.stack.forking.messages import MAX_PACKET_BYTES, Fork, Forked, Imported
+from cli.stack.forking.messages import MAX_PACKET_BYTES, ForkService, Imported, ServiceForked
 from cli.stack.forking.shown_environment import show_environment
 
 PR_SET_PDEATHSIG = 1
@@ -52,7 +52,7 @@ def main() -> None:
             "a module has started a thread, which a fork would lose; services start without this process"
         )
     sock.send(msgspec.msgpack.encode(Imported()))
-    requests = msgspec.msgpack.Decoder(Fork)
+    requests = msgspec.msgpack.Decoder(ForkService)
     while True:
         try:
             data, descriptors, _, _ = socket.recv_fds(sock, MAX_PACKET_BYTES, _MAX_DESCRIPTORS)
@@ -82,12 +82,12 @@ def _fork_twice(sock: socket.socket) -> int:
     between = os.getpid()
     service = os.fork()
     if service:
-        sock.send(msgspec.msgpack.encode(Forked(service)))
+        sock.send(msgspec.msgpack.encode(ServiceForked(service)))
         os._exit(0)
     return between
 
 
-def _become_service(request: Fork, descriptors: list[int]) -> None:
+def _become_service(request: ForkService, descriptors: list[int]) -> None:
     """Give this process the log, environment, names and descriptors of the service."""
     os.setpgid(0, 0)
     if request.cores:

@@ -7,8 +7,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from cli.stack.forking.adopted import AdoptedProcess, adopt_orphans, collect_orphans, has_children
-from cli.stack.forking.client import ForkServer, ForkServerGone
-from cli.stack.forking.messages import Fork
+from cli.stack.forking.client import ForkServerGone, ServiceForkServer
+from cli.stack.forking.messages import ForkService
 
 _COLLECT_AGAIN_S = 0.05
 _ORPHANS_S, _ORPHANS_POLL_S = 5.0, 0.01  # they end at once, and on a busy machine a moment later
@@ -33,13 +33,13 @@ class ForkServers:
         note: Callable[[str], None],
     ) -> None:
         self._note = note
-        self._servers: dict[str, ForkServer] = {}
+        self._servers: dict[str, ServiceForkServer] = {}
         self._forked: list[AdoptedProcess] = []
         self._own: Callable[[], Collection[int]] = tuple
         self._adopts = bool(modules) and adopt_orphans()
         if self._adopts:
             for name, imported in modules.items():
-                self._servers[name] = ForkServer(imported, log(f"forks-{name}"))
+                self._servers[name] = ServiceForkServer(imported, log(f"forks-{name}"))
 
     def collect_others(self, own: Callable[[], Collection[int]]) -> None:
         """From now on collect children that have ended, but for those forked here and these process ids."""
@@ -59,7 +59,9 @@ class ForkServers:
             return False
         return True
 
-    async def fork(self, server: str, request: Fork, descriptors: Sequence[int]) -> AdoptedProcess | None:
+    async def fork(
+        self, server: str, request: ForkService, descriptors: Sequence[int]
+    ) -> AdoptedProcess | None:
         """Fork a service when the server is ready; None if it is gone. Not to be cancelled."""
         found = self._servers.get(server)
         if found is None:

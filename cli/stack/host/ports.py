@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NoReturn
 
-from cli.console import fail
+from cli.console import called_as, fail
 
 BACKLOG = 2048  # connections that may wait for a service
 
@@ -103,6 +103,14 @@ def _fail_taken(host: str, port: int, error: OSError) -> NoReturn:
 def _owner(port: int) -> str:
     import psutil  # noqa: PLC0415 (only to explain a failure)
 
+    from cli.nearest_stack import stacks_elsewhere  # noqa: PLC0415
+    from cli.stack.state import state_dir_words  # noqa: PLC0415
+
+    for path, state in stacks_elsewhere():
+        own_broker = state.nats_url if state.nats_urls else ""
+        if any(url.endswith(f":{port}") for url in (state.url, own_broker)):
+            down = f"{called_as()} down{state_dir_words(path)}"
+            return f" by the stack that is up in {path}, which `{down}` ends"
     try:
         for connection in psutil.net_connections("tcp"):
             listens = connection.status == psutil.CONN_LISTEN and connection.pid

@@ -17,7 +17,7 @@ WAIT_S = 6.0
 PAUSE_S = 0.5
 CONNECT_S = 2.0
 STREAMS = "jetstream"  # of the state directory: where the broker of `ryz up` keeps its streams
-PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443, "redis": 6379, "rediss": 6379}
+PORTS = {"nats": 4222, "tls": 4222, "http": 80, "ws": 80, "wss": 443, "redis": 6379, "rediss": 6379}
 
 
 def may_have_keys(state_dir: Path, nats_url: str | None) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cli.stack.forking.adopted import AdoptedProcess
-from cli.stack.forking.messages import Fork
+from cli.stack.forking.messages import ForkService
 from cli.stack.forking.servers import ForkServers
 from cli.stack.host.private import open_log
 from cli.stack.state import older_log
@@ -97,7 +97,7 @@ class ServiceProcess:
         if self._forks is None or not await self._forks.is_ready(self.spec.forked_from):
             return False
         listener = self._listener
-        request = Fork(
+        request = ForkService(
             f"ryz-{self.spec.name}",
             " ".join(self.spec.command),
             self.spec.module,

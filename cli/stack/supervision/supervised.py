@@ -15,7 +15,7 @@ from shared.host.oom_kills import oom_kills
 PROBE_INTERVAL_S = 0.1
 
 
-class Ended(NamedTuple):
+class ServiceEnd(NamedTuple):
     """The end of a service that is not started again: what became of it, in words, and its exit code.
 
     Attributes:
@@ -64,7 +64,7 @@ class Supervised:
         """The service's name."""
         return self.entry.name
 
-    async def keep(self) -> Ended:
+    async def keep(self) -> ServiceEnd:
         """Start it until the policy gives up, or it leaves.
 
         One that was never ready gets two tries, unless it was killed from outside: a long start, as on a busy
@@ -75,7 +75,7 @@ class Supervised:
             try:
                 await child.start()
             except OSError as error:  # no process or no log can be had
-                return Ended(f"could not be started: {error}", 1)
+                return ServiceEnd(f"could not be started: {error}", 1)
             oom_before = oom_kills()
             entry.pid = child.pid
             self._save()
@@ -97,7 +97,7 @@ class Supervised:
             hopeless = entry.restarts > 0 and not self.was_ready.is_set() and not killed
             if self.leaves or pause is None or hopeless:
                 after = f" and was started again {entry.restarts} times before" if entry.restarts else ""
-                return Ended(f"ended ({explain_exit(code)}){after}", code, child.start_problem())
+                return ServiceEnd(f"ended ({explain_exit(code)}){after}", code, child.start_problem())
             entry.restarts += 1
             how = "died" if code else "ended by itself"  # as after a drain
             self._note(f"{self.name} {how} ({explain_exit(code)}); starting it again in {pause:g} s")

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from services.gateway.admission.bodies.large import LargeBodies, is_large
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.identity.identities import Identities
-from services.gateway.admission.identity.identity import Identity
-from services.gateway.admission.identity.scopes import check_scopes, spends_tokens
+from services.gateway.admission.identity.identity import Identity, check_scopes, spends_tokens
 from services.gateway.admission.limits.call_limits import CallLimits, has_own
 from services.gateway.admission.parties import Parties
 from services.gateway.admission.quota import Quota

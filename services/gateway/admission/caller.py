@@ -1,24 +1,77 @@
-"""Who makes a call, and what is noted of the call until it ends; the same for all transports."""
+"""Who makes a call, what is noted of it until it ends, and what became of it; the same for all transports."""
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from services.gateway.admission.errors.call_outcome import CallOutcome
-from services.gateway.admission.errors.refusals import Headers
+from services.gateway.admission.errors.refusals import Headers, header_value
 from services.gateway.admission.errors.shapes import is_anthropic
-from services.gateway.admission.identity.identity import Identity
-from services.gateway.admission.identity.model_scope import ModelScope
+from services.gateway.admission.identity.identity import Identity, ModelScope
 from services.gateway.admission.request_headers import RawHeaders, request_ids
 from shared.identity import new_request_id
 from shared.limits.book import NO_LIMITS, Party
 from shared.limits.lease import Lease
+from shared.messages import Accepted, SessionOutcome, Usage
 from shared.telemetry.spans.request_trace import RequestTrace
 from shared.telemetry.timelines import UNRECORDED, RequestTimeline
 
 _ID_HEADERS = (b"x-request-id", b"request-id")  # the second is Anthropic's
 Claim = list[tuple[Lease, int, int]]  # units of limits: which one, how many, and of which window
+
+
+@dataclass(slots=True)
+class CallOutcome:
+    """The course of a call, for headers, metrics and the log.
+
+    Attributes:
+        group: The group of the call's first generation.
+        accepted: The acceptance of the call's first generation.
+        usages: One for each generation, known at the end.
+        session: What became of the turn, known at its end.
+        first_text_s: When the first text came, on the loop's clock; 0 if none came.
+    """
+
+    group: str = ""
+    accepted: Accepted | None = None
+    usages: list[Usage] = field(default_factory=list)
+    session: SessionOutcome | None = None
+    first_text_s: float = 0.0
+
+    def headers(self) -> Headers:
+        """Headers that name the group, why it was chosen, and where the prompt's KV came from.
+
+        What is not known is left out. A group that fetches for long accepts before it has decided whether to
+        fetch; then the usage tells, once it is there.
+        """
+        headers = [(b"x-ryz-group", self.group.encode())] if self.group else []
+        if self.accepted is not None and self.accepted.reason:
+            headers.append((b"x-ryz-route", header_value(self.accepted.reason)))
+        kv = self.accepted.kv if self.accepted is not None else ""
+        if not kv and any(usage.fetched_tokens for usage in self.usages):
+            kv = "fetch"
+        if kv:
+            headers.append((b"x-ryz-kv", kv.encode()))
+        if session := self._session():
+            headers.append((b"x-ryz-session", session.encode()))
+        return headers
+
+    def _session(self) -> str:
+        """The value of `X-Ryz-Session`; empty if nothing is known of the session yet.
+
+        It says whether the session is new, and after the end of the turn what became of it.
+        """
+        ended = self.session
+        if ended is not None:
+            reason = f"; reason={ended.reason}" if ended.reason else ""
+            replaced = "; replaced" if ended.replaced else ""
+            text = f"{ended.state}; turns={ended.turns}; version={ended.version}; {ended.stored}"
+            return f"{text}{reason}{replaced}"
+        accepted = self.accepted
+        if accepted is None or accepted.session_version < 0:
+            return ""
+        state = "continued" if accepted.session_version else "new"
+        return f"{state}; turns={accepted.session_turns + 1}"
 
 
 class Connection(Protocol):
@@ -33,7 +86,7 @@ class Connection(Protocol):
     on_gone: Callable[[], None] | None
 
 
-class Delivery(Protocol):
+class DeliveryProgress(Protocol):
     """How much of an answer its transport has sent.
 
     Attributes:
@@ -64,7 +117,7 @@ class BackgroundCall:
 
 @dataclass(slots=True)
 class Caller:
-    """One call and who makes it, in any transport. A service outside on the bus is `shared.subjects.Caller`.
+    """A call and who makes it, in any transport; on the bus it comes from a `shared.subjects.OutsideService`.
 
     Attributes:
         route: Names the API in metrics, log and trace: the path of its HTTP route, for every transport.
@@ -99,7 +152,7 @@ class Caller:
     route: str
     headers: RawHeaders
     connection: Connection
-    delivery: Delivery
+    delivery: DeliveryProgress
     response_headers: Headers
     shown_id: str
     request_id: str
@@ -143,7 +196,7 @@ def new_caller(
     route: str,
     headers: RawHeaders,
     connection: Connection,
-    delivery: Delivery,
+    delivery: DeliveryProgress,
     *,
     client: Sequence[object] | None = None,
     tenant: str = "",

@@ -12,7 +12,7 @@ from shared.errors import Overloaded, RateLimited
 SOCKET_EVICTED = "socket_gave_way"  # counted in `ryz_gateway_closed_connections_total`
 
 
-class Holder(Protocol):
+class SlotHolder(Protocol):
     """What holds a place: a WebSocket or a stream."""
 
     def begin_request(self) -> None:
@@ -34,7 +34,7 @@ class HeldSlot:
         party: For whom it counts.
     """
 
-    def __init__(self, slots: "HeldSlots", holder: Holder, party: str) -> None:
+    def __init__(self, slots: "HeldSlots", holder: SlotHolder, party: str) -> None:
         self._slots = slots
         self.holder = holder
         self.party = party
@@ -87,7 +87,7 @@ class HeldSlots:
         self.idle: dict[HeldSlot, None] = {}
         self._reason = reason
 
-    def take(self, holder: Holder, party: str) -> HeldSlot:
+    def take(self, holder: SlotHolder, party: str) -> HeldSlot:
         """Takes a place, if need be that of an idle one.
 
         Raises:

@@ -17,7 +17,7 @@ from services.gateway.admission.errors.shapes import renamed
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.envelope import Envelope, envelope_of
 from services.gateway.answering.events.frame_sources import FrameSource, PromptFrames, frame_source
-from services.gateway.answering.intake.usable_models import told_error
+from services.gateway.answering.intake.model_names import told_error
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.answering.running_call import RunningCall

@@ -1,14 +1,20 @@
-"""What a call asks for, in typed form: made by a format, run by `run_call.py`."""
+"""What a call asks for, in typed form, and the port to the formats that make it and its answer.
+
+A format translates: a body into a call, frames into events, completions into a whole answer. It keeps no
+state between calls and knows no transport. `run_call.py` runs calls.
+"""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from services.gateway.admission.caller import Caller
-from services.gateway.answering.events.kept_answer import KeptAnswer
-from services.gateway.answering.events.source import EventSource
+from services.gateway.answering.envelope import Envelope
+from services.gateway.answering.events.ports import EventSource, EventWriter, KeptAnswer
 from services.gateway.answering.left_out import LeftOut
-from services.gateway.answering.resumption.resume_token import AnswerKind
+from services.gateway.answering.resumption.resume_token import AnswerKind, ResumeToken
 from services.gateway.answering.running_call import RunningCall
+from shared.client import Completion
 from shared.messages import GenerateRequest
 
 
@@ -83,3 +89,64 @@ class StartedCall:
     caller: Caller
     running: RunningCall
     timeout_s: float
+
+
+class Format(Protocol):
+    """The format of one API's bodies.
+
+    Attributes:
+        kind: Chooses the format of an answer.
+        path: The HTTP route; names the API in metrics and the log, for all transports.
+    """
+
+    kind: AnswerKind
+    path: str
+
+    def translate(self, raw: bytes, caller: Caller) -> Call | Awaitable[Call]:
+        """Makes the call that a body and its headers ask for.
+
+        Args:
+            raw: The body.
+            caller: Has ids, headers and the tenant.
+
+        Returns:
+            The call; something to be awaited if more than the body has to be read for it.
+
+        Raises:
+            RyzError: The call is refused, usually `InvalidRequest` with the name of a field.
+        """
+        ...
+
+
+class FrameFormat(Format, Protocol):
+    """The format of answers that are made of frames as they come, and whose streams can be resumed.
+
+    Its `kind` stands in the tokens of its answers, and chooses the prefix of their ids (`resume_token.py`).
+    """
+
+    def writer(
+        self, envelope: Envelope, token: ResumeToken, requests: Sequence[GenerateRequest]
+    ) -> EventWriter:
+        """The writer of a streamed answer.
+
+        It depends on nothing else, so that another gateway resumes the stream with the same events. Only
+        the token of a call with one generation travels.
+        """
+        ...
+
+    async def encode_whole(
+        self,
+        envelope: Envelope,
+        token: ResumeToken,
+        requests: Sequence[GenerateRequest],
+        parts: Sequence[Completion],
+    ) -> bytes:
+        """The body of a whole answer; `parts` has the end of each generation."""
+        ...
+
+    def needs_start(self, request: GenerateRequest) -> bool:
+        """Returns whether events depend on earlier frames; then a stream is resumed while all are kept."""
+        ...
+
+
+AnswerFormats = Mapping[AnswerKind, FrameFormat]

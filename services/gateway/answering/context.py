@@ -5,8 +5,7 @@ from dataclasses import dataclass, field
 from services.gateway.admission.admission import Admission
 from services.gateway.admission.bodies.reader import BodyReader
 from services.gateway.answering.events.slow_readers import OpenAnswer
-from services.gateway.answering.intake.model_aliases import ModelAliases, no_aliases
-from services.gateway.answering.intake.usable_models import UsableModels
+from services.gateway.answering.intake.model_names import ModelAliases, UsableModels, no_aliases
 from services.gateway.answering.request_tracing import RequestTracing
 from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings

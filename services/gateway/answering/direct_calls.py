@@ -13,10 +13,10 @@ from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.admission.errors.shapes import error_body
 from services.gateway.admission.identity.identity import Identity
 from services.gateway.admission.request_headers import RawHeaders
+from services.gateway.answering.call import Format
 from services.gateway.answering.call_frame import CallFrame
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_carrier import DirectCarrier
-from services.gateway.answering.format import Format
 from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.answering.resumption.event_ids import parse_event_id
 from services.gateway.answering.run_call import Answering

@@ -8,7 +8,7 @@ PIECE = 65_536  # bytes of an answer that a transport may have waiting
 
 
 class DirectCarrier:
-    """Takes the parts of an answer for a transport; see also `Connection` and `Delivery`.
+    """Takes the parts of an answer for a transport; see also `Connection` and `DeliveryProgress`.
 
     The call waits while more than `PIECE` bytes are not taken, and counts then as one whose reader is slow.
 

@@ -8,13 +8,11 @@ from typing import Protocol, Self
 from services.gateway.admission.caller import Caller
 from services.gateway.admission.errors.shapes import renamed
 from services.gateway.answering.answer import DEADLINE_MARGIN_S, Answer
-from services.gateway.answering.call import Call, StartedCall
+from services.gateway.answering.call import AnswerFormats, Call, StartedCall
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.events.answer_events import AnswerEvents, KeptAnswerEvents
-from services.gateway.answering.events.kept_answer import KeptAnswer
-from services.gateway.answering.events.source import EventSource
-from services.gateway.answering.format import AnswerFormats
-from services.gateway.answering.intake.usable_models import told_error
+from services.gateway.answering.events.ports import EventSource, KeptAnswer
+from services.gateway.answering.intake.model_names import told_error
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.resumption.event_ids import NOTHING_YET, EventId
 from services.gateway.answering.running_call import RunningCall

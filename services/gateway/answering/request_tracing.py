@@ -7,7 +7,7 @@ stream that is resumed at another gateway goes on in the same trace (`shared/tel
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from services.gateway.admission.errors.call_outcome import CallOutcome
+from services.gateway.admission.caller import CallOutcome
 from services.gateway.admission.request_headers import RawHeaders
 from shared.telemetry.spans.facts import Attribute, SpanFacts, SpanSink
 from shared.telemetry.spans.names import SPANS

@@ -15,19 +15,15 @@ from services.gateway.admission.errors.shapes import renamed
 from services.gateway.admission.request_headers import RawHeaders, stream_grace_s, time_limit_s
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.answer_cost import check_cost
-from services.gateway.answering.background_calls import in_background
-from services.gateway.answering.call import Call
+from services.gateway.answering.call import Call, Format, FrameFormat
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.format import AnswerFormat, Format
 from services.gateway.answering.formatted_answer import CallAnswer, FormattedAnswer, MadeAnswer
-from services.gateway.answering.intake.new_calls import counted_for
-from services.gateway.answering.intake.priority import limit_priority
-from services.gateway.answering.intake.repeated_calls import RepeatedCalls
+from services.gateway.answering.intake.new_calls import counted_for, in_background, limit_priority
 from services.gateway.answering.left_out import IgnoredFields
+from services.gateway.answering.resumption.attached_calls import RepeatedCalls, ResumedStreams, WantedStream
 from services.gateway.answering.resumption.detached_streams import DetachedStreams
 from services.gateway.answering.resumption.event_ids import EventId
 from services.gateway.answering.resumption.resume_token import VERSION, ResumeToken
-from services.gateway.answering.resumption.resumed_streams import ResumedStreams, WantedStream
 from shared.errors import RyzError
 from shared.telemetry.trace_context import TRACE_HEADERS
 
@@ -52,7 +48,7 @@ class Answering:
         self,
         context: GatewayContext,
         detached: DetachedStreams,
-        answers: Sequence[AnswerFormat],
+        answers: Sequence[FrameFormat],
         others: Sequence[Format] = (),
     ) -> None:
         self.formats: dict[str, Format] = {}

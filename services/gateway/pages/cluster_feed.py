@@ -50,6 +50,7 @@ class ClusterFeed:
         self._shared = b""
         self._resumed = stats.resumed
         self._pauses, self._longest_s = 0, 0.0
+        self._due_s = clock()  # when the next round of `watch` should begin
         self._subscriptions: list[Subscription] = []
         self._turn = asyncio.Lock()
 
@@ -58,12 +59,14 @@ class ClusterFeed:
         await self._bus.subscribe(subjects.GROUP_DOWN, self._down)
         while True:
             timeout_s = TICK_S if self._viewers else _BACKGROUND_S
+            self._due_s = self._clock() + timeout_s
             try:
                 async with asyncio.timeout(timeout_s):
                     await self._wanted.wait()
                 self._wanted.clear()
             except TimeoutError:
                 pass
+            self._note_lateness()
             if self._viewers:
                 await self._ranks.ask_when_due(self._clock())
             self._make_snapshot()
@@ -117,6 +120,12 @@ class ClusterFeed:
                 for subscription in ended:
                     await subscription.unsubscribe()
 
+    def _note_lateness(self) -> None:
+        """Counts the time for which this process was late: it read no heartbeats meanwhile."""
+        now_s = self._clock()
+        self._state.unread_s += max(0.0, now_s - self._due_s)
+        self._due_s = max(self._due_s, now_s)
+
     def _make_snapshot(self) -> None:
         moved, self._resumed = self._stats.resumed - self._resumed, self._stats.resumed
         if moved > 0:
@@ -136,6 +145,7 @@ class ClusterFeed:
             beat = decode(message.data, Heartbeat)
         except InvalidRequest:
             return  # the routers count it
+        self._note_lateness()
         self._state.take_beat(beat, self._clock(), _wall_ms())
 
     async def _down(self, message: Message) -> None:

@@ -15,9 +15,7 @@ MAX_SESSIONS = 4096
 MAX_INCIDENTS = 64
 SHOWN_SESSIONS = 60
 FORGET_S = 600.0  # a lost group is shown so long
-_PAUSE_BEATS = 12  # heartbeats in a row that are missing before a pause is told
-_PAUSE_S = 0.25
-_STALE_S = 2.0
+_STALE_S = 2.0  # of silence, before a group is shown as silent
 _AWAY = frozenset({"recovering", "failed", "stopped", "draining"})
 _REASONS = {
     "disconnected": "its connection to the broker closed",
@@ -35,6 +33,8 @@ class GroupEntry:
     Attributes:
         beat: Its last heartbeat.
         heard_s: When that came.
+        unread_s: What `ClusterState.unread_s` was then.
+        lost_of: The instance whose loss was told last; a heartbeat of it may still come after that.
         down_s: Since when it serves nothing; 0 if it serves.
         why: What happened to it.
         rate: Requests that it ended in a second, smoothed.
@@ -50,6 +50,12 @@ class GroupEntry:
     counted: tuple[float, int] = (0.0, 0)
     ranks: list[dict[str, Any]] = field(default_factory=list)
     before: tuple[int, int, int] = (0, 0, 0)
+    unread_s: float = 0.0
+    lost_of: str = ""
+
+    def silent_s(self, now_s: float, unread_s: float) -> float:
+        """Seconds since it was heard in which the gateway was reading."""
+        return now_s - self.heard_s - (unread_s - self.unread_s)
 
 
 @dataclass(slots=True)
@@ -61,6 +67,8 @@ class ClusterState:
         sessions: Group and tokens of each session, by tenant and id; the newest at the end.
         incidents: What happened, the newest at the end.
         lost: Groups whose loss was told, and whose return was not.
+        unread_s: Seconds so far in which the gateway itself read no messages; no
+            group is taken for silent by them.
     """
 
     groups: dict[str, GroupEntry] = field(default_factory=dict)
@@ -68,6 +76,7 @@ class ClusterState:
     incidents: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=MAX_INCIDENTS))
     lost: set[str] = field(default_factory=set)
     num_incidents: int = 0
+    unread_s: float = 0.0
 
     def take_beat(self, beat: Heartbeat, now_s: float, wall_ms: int) -> None:
         """Takes the heartbeat of a group."""
@@ -75,7 +84,7 @@ class ClusterState:
         if entry is None:
             if len(self.groups) >= MAX_GROUPS:
                 return
-            entry = self.groups[beat.group] = GroupEntry(beat, now_s)
+            entry = self.groups[beat.group] = GroupEntry(beat, now_s, unread_s=self.unread_s)
             entry.counted = now_s, beat.ended_total
             if beat.state in _AWAY:
                 entry.down_s, entry.why = now_s, beat.state
@@ -95,7 +104,7 @@ class ClusterState:
         if now_s - since >= 1.0:
             entry.rate = 0.5 * entry.rate + 0.5 * (beat.ended_total - ended) / (now_s - since)
             entry.counted = now_s, beat.ended_total
-        entry.beat, entry.heard_s = beat, now_s
+        entry.beat, entry.heard_s, entry.unread_s = beat, now_s, self.unread_s
 
     def take_down(self, down: GroupDown, now_s: float, wall_ms: int) -> None:
         """Takes the loss of a group; several routers may tell of the same one."""
@@ -103,7 +112,7 @@ class ClusterState:
         if entry is not None:
             if entry.down_s or entry.beat.instance_id not in {"", down.instance_id}:
                 return
-            entry.down_s, entry.why = now_s, "lost"
+            entry.down_s, entry.why, entry.lost_of = now_s, "lost", down.instance_id
         if len(self.lost) < MAX_GROUPS:
             self.lost.add(down.group)
         load = entry.beat.load if entry else None
@@ -144,7 +153,7 @@ class ClusterState:
         """What all viewers share: groups and incidents, no sessions; see `hidden_from`."""
         for name in [name for name, entry in self.groups.items() if now_s - entry.heard_s > FORGET_S]:
             del self.groups[name]
-        groups = [_shown(entry, now_s) for _, entry in sorted(self.groups.items())]
+        groups = [_shown(entry, now_s, self.unread_s) for _, entry in sorted(self.groups.items())]
         return {"groups": groups, "incidents": list(self.incidents)}
 
     def hidden_from(self, tenant: str) -> set[str]:
@@ -164,11 +173,15 @@ class ClusterState:
         return shown
 
     def _note_gap(self, entry: GroupEntry, beat: Heartbeat, now_s: float, wall_ms: int) -> None:
-        gap_s = now_s - entry.heard_s
-        if entry.down_s or beat.instance_id != entry.beat.instance_id:
+        """Notes a silence that callers felt: nobody waits for a group without requests."""
+        load, silent_s = entry.beat.load, entry.silent_s(now_s, self.unread_s)
+        requests = load.running + load.waiting
+        if entry.down_s or beat.instance_id != entry.beat.instance_id or not requests:
             return
-        if gap_s > max(_PAUSE_S, _PAUSE_BEATS * beat.interval_ms / 1000):
-            self._tell("pause", f"{beat.group} was silent for {gap_s:.1f} s", wall_ms, group=beat.group)
+        if silent_s > _STALE_S:
+            held = "a request" if requests == 1 else f"{requests} requests"
+            text = f"{beat.group} was silent for {silent_s:.1f} s and had {held}"
+            self._tell("silent", text, wall_ms, group=beat.group, requests=requests)
 
     def _note_state(self, entry: GroupEntry, beat: Heartbeat, now_s: float, wall_ms: int) -> None:
         if beat.state == "ready":
@@ -195,14 +208,16 @@ def _counted(entry: GroupEntry) -> tuple[int, int, int]:
     return taken + beat.accepted_total, ended + beat.ended_total, broken + beat.broken_total
 
 
-def _shown(entry: GroupEntry, now_s: float) -> dict[str, Any]:
+def _shown(entry: GroupEntry, now_s: float, unread_s: float) -> dict[str, Any]:
     beat, load = entry.beat, entry.beat.load
     taken, ended, broken = _counted(entry)
-    lost = entry.why == "lost" or now_s - entry.heard_s > _STALE_S
+    silent = entry.silent_s(now_s, unread_s) > _STALE_S
+    told = entry.why == "lost" or (silent and entry.lost_of == beat.instance_id)
+    lost = told or silent
     return {
         "group": beat.group,
         "model": beat.model.name,
-        "state": "lost" if lost else beat.state,
+        "state": "lost" if told else "silent" if lost else beat.state,
         "ranks": beat.tensor_parallel,
         "rank_list": [] if lost else entry.ranks,
         "running": 0 if lost else load.running,

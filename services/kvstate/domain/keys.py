@@ -60,6 +60,11 @@ def session_index(tenant: str) -> str:
     return f"{INDEX_PREFIX}{tenant}"
 
 
+def spare_index(tenant: str) -> str:
+    """The sorted set of the ids of a tenant's spare sessions; expired ones may still be in it."""
+    return f"{SPARE_PREFIX}{tenant}"
+
+
 def gone(tenant: str, session_id: str) -> str:
     """The key with the time of a session's deletion in milliseconds; it expires."""
     return f"{GONE_PREFIX}{tenant}:{short(session_id)}"

@@ -16,6 +16,7 @@ from shared.identity import is_made_session_id
 from shared.messages import SessionRecord, SessionSummary
 
 _TOKEN_BYTES = 4
+_TITLE_BYTES = 96  # of UTF-8: a page of 1,000 summaries has to fit into a message
 
 
 class Verdict(Enum):
@@ -131,6 +132,7 @@ def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> SessionEntry:
         last_group=record.last_group,
         created_ms=record.created_ms,
         updated_ms=record.updated_ms,
+        title=_title(record),
     )
     return SessionEntry(
         tenant=record.tenant,
@@ -145,6 +147,16 @@ def make_entry(record: SessionRecord, now_ms: int, ttl_ms: int) -> SessionEntry:
         updated_ms=record.updated_ms,
         spare=record.turns == 1 and record.last_request != "" and is_made_session_id(record.session_id),
     )
+
+
+def _title(record: SessionRecord) -> str:
+    """How the first user message begins, in one line of at most `_TITLE_BYTES`."""
+    said = next((message.content for message in record.messages if message.role == "user"), "")
+    line = " ".join(said[: 4 * _TITLE_BYTES].split()).encode()
+    if len(line) <= _TITLE_BYTES:
+        return line.decode()
+    cut = line[: _TITLE_BYTES - len("…".encode())].decode(errors="ignore")
+    return f"{cut.rstrip()}…"
 
 
 def make_cursor(score_ms: int, session_id: str) -> str:

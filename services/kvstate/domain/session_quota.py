@@ -60,7 +60,7 @@ class SessionLives:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TenantSessions:
+class TenantSessionLimits:
     """The quotas of one tenant. `KVStateSettings` inherits the fields, so they are also settings."""
 
     session_max_per_tenant: Annotated[int, Interval(ge=1, le=100_000_000)] = 100_000
@@ -74,7 +74,7 @@ class TenantSessions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SessionQuotas(TenantSessions, PinLimit):
+class SessionQuotas(TenantSessionLimits, PinLimit):
     """Quotas of one tenant, and of the pins of all.
 
     Attributes:

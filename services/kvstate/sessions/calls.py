@@ -144,7 +144,8 @@ class SessionCalls:
             return await self._store.put_records(entries)
 
     async def _list(self, query: SessionList) -> SessionPage:
-        page = await self._store.list_page(query.tenant, query.limit, read_cursor(query.cursor))
+        after = read_cursor(query.cursor)
+        page = await self._store.list_page(query.tenant, query.limit, after, spare=query.spare)
         cursor = make_cursor(page.last.score_ms, page.last.session_id) if page.last else ""
         return SessionPage(sessions=await self._with_kv(query.tenant, page.sessions), cursor=cursor)
 

@@ -41,6 +41,7 @@ from shared.telemetry.histograms import TokenHistogram
 _VERDICTS = {0: Verdict.STALE, 1: Verdict.STORE, 2: Verdict.DELETED, 3: Verdict.OVER_QUOTA}
 _PINNED = {0: PinOutcome.NO_SESSION, 1: PinOutcome.DONE, 2: PinOutcome.TENANT_FULL, 3: PinOutcome.ALL_FULL}
 _NO_QUOTAS = SessionQuotas()
+_SCAN = 1000  # index entries that are read at a time where spare sessions are passed over
 log = structlog.get_logger(__name__)
 
 
@@ -122,7 +123,9 @@ class RedisSessionStore:
         if entries:
             yield rules, entries[begins:]
 
-    async def list_page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
+    async def list_page(
+        self, tenant: str, limit: int, after: PageCursor | None, *, spare: bool = True
+    ) -> SummaryPage:
         """See `SessionStore.list_page`."""
         index, top = keys.session_index(tenant), after.score_ms if after else "+inf"
         found: list[tuple[PageCursor, SessionSummary]] = []
@@ -136,13 +139,23 @@ class RedisSessionStore:
                 for cursor in cursors
                 if not (after and after.passed(cursor.score_ms, cursor.session_id))
             ]
-            alive = await self._read(tenant, rest)
+            asked = rest if spare else await self._without_spare(tenant, rest)
+            alive = await self._read(tenant, asked)
             found += alive
-            offset += step - (len(rest) - len(alive))  # expired ones have left the index
+            offset += step - (len(asked) - len(alive))  # expired ones have left the index
             if len(cursors) < step:
                 break
+            if not spare:
+                step = _SCAN  # a tenant may have 100,000 spare sessions before the next other one
         last = found[limit - 1][0] if len(found) > limit else None
         return SummaryPage([summary for _, summary in found[:limit]], last)
+
+    async def _without_spare(self, tenant: str, cursors: list[PageCursor]) -> list[PageCursor]:
+        if not cursors:
+            return []
+        index = keys.spare_index(tenant)
+        scores = await self._link.pipeline([("ZSCORE", index, cursor.session_id) for cursor in cursors])
+        return [cursor for cursor, score in zip(cursors, scores, strict=True) if score is None]
 
     async def deleted_ms(self, tenant: str, session_id: str) -> int | None:
         """See `SessionStore.deleted_ms`."""

@@ -93,10 +93,13 @@ class SessionStore(Protocol):
         """
         ...
 
-    async def list_page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
+    async def list_page(
+        self, tenant: str, limit: int, after: PageCursor | None, *, spare: bool = True
+    ) -> SummaryPage:
         """Returns up to `limit` summaries by time of the last commit and then by id, both descending.
 
-        A session that is committed while a caller turns pages may be seen twice or not at all.
+        Spare sessions are left out unless `spare` is set. A session that is committed while a caller turns
+        pages may be seen twice or not at all.
         """
         ...
 

@@ -30,7 +30,8 @@ class UsageErasure(Wire, frozen=True, kw_only=True):
         ledger: To which the next three belong.
         copied_to: Records of the tenant up to this number were written again, most of them without a name.
         copies_end: Number of the last of these copies.
-        gone_to: Records of the tenant up to this number were removed.
+        gone_to: Records of the tenant up to this number were looked at, and removed if they had to be.
+        removed_to: All records of the tenant up to this number were removed.
         clean: Nothing is left to do.
         sums: How many were moved.
         records: How many were written again without a name.
@@ -45,6 +46,7 @@ class UsageErasure(Wire, frozen=True, kw_only=True):
     copied_to: int = 0
     copies_end: int = 0
     gone_to: int = 0
+    removed_to: int = 0
     clean: bool = False
     sums: int = 0
     records: int = 0

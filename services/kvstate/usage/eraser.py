@@ -2,7 +2,11 @@
 
 Every step is written under a condition or may be repeated, so a service that is killed between any two of
 them counts nothing twice and nothing less. A sum is frozen before it is moved: a writer that does not know of
-the erasure fails then. The sum that takes it says which one it took last. Records are removed only after the
+the erasure fails then. The sum that takes it says which one it took last.
+
+A broker that is killed keeps what was written, and may bring back what was removed or replaced. So a sum
+that was moved is written as such; all of a tenant's are removed when the mark says up to which number they
+count no more, and again at each start and after each loss of the broker. Records are removed only after the
 reader of the ledger has passed their copies.
 """
 
@@ -90,6 +94,14 @@ class UsageEraser:
                 more = True
         return more
 
+    async def remove_again(self, ledger: str) -> None:
+        """Removes what was removed before, since a broker that was killed may have brought it back."""
+        for erasure, _ in self._sums.erasures():
+            if erasure.moved_to:
+                await self._streams.remove_sums_of(erasure.tenant, erasure.moved_to)
+            if erasure.removed_to and erasure.ledger == ledger:
+                await self._streams.remove_records(erasure.tenant, erasure.removed_to)
+
     async def _put(self, erasure: UsageErasure, seq: int) -> int:
         written = await self._streams.put_erasure(erasure, seq)
         self._sums.put_erasure(erasure, written)
@@ -111,6 +123,7 @@ class UsageEraser:
             return True
         seq = await self._put(moved, seq)  # all that was moved has a smaller number
         await self._put(replace(moved, until_ms=self._clock_ms(), moved_to=seq), seq)
+        await self._streams.remove_sums_of(erasure.tenant, seq)
         return True
 
     async def _move(self, name: SumName, read_to: int, ledger: str) -> None:
@@ -118,7 +131,7 @@ class UsageEraser:
         # taken last, was not moved, if the target does not change before it is written.
         target, target_seq = await self._streams.sum_now(nameless_sum(name))
         source, source_seq = await self._streams.sum_now(name)
-        if source is None:
+        if source is None or source.moved:
             self._sums.drop(name)
             return
         for one in (source, target):
@@ -129,18 +142,19 @@ class UsageEraser:
         if target is None or target.took != source_seq:
             taken = (target or empty_sum(nameless_sum(name))).with_sum(source, source_seq, read_to, ledger)
             self._sums.put(taken, await self._streams.put_sum(taken, target_seq))
-        await self._streams.remove_sum(name)
-        self._sums.drop(name)
+        moved = replace(empty_sum(name), frozen=True, moved=True)
+        self._sums.put(moved, await self._streams.put_sum(moved, source_seq))
 
     async def _rewrite_records(self, erasure: UsageErasure, seq: int, read_to: int, ledger: str) -> bool:
         if erasure.ledger != ledger:
-            erasure = replace(erasure, ledger=ledger, copied_to=0, copies_end=0, gone_to=0)
+            erasure = replace(erasure, ledger=ledger, copied_to=0, copies_end=0, gone_to=0, removed_to=0)
         tenant = erasure.tenant
         if erasure.copied_to > erasure.gone_to:
             if read_to < erasure.copies_end:
                 return True
             await self._streams.remove_records(tenant, erasure.copied_to)
-            await self._put(replace(erasure, gone_to=erasure.copied_to), seq)
+            gone_to = erasure.copied_to
+            await self._put(replace(erasure, gone_to=gone_to, removed_to=gone_to), seq)
             return True
         found = [
             one

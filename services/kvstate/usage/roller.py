@@ -94,6 +94,7 @@ class UsageRoller:
         self._ledger = ""
         self._position_at = 0
         self._ready = False
+        self._may_be_back = True  # what erasures have removed: the broker may have been killed meanwhile
         self._repeated = RepeatedLog(log)
         self._eraser = UsageEraser(streams, sums, self._time_zone_of)
         self._erasures: frozenset[tuple[str, int]] = frozenset()  # those that the index knows of
@@ -113,7 +114,7 @@ class UsageRoller:
             pause_s = EVERY_S
             try:
                 if restored_at() != known:
-                    known, self._ready = restored_at(), False
+                    known, self._ready, self._may_be_back = restored_at(), False, True
                 if not await may_roll():
                     self._ready = False
                     await self._streams.refresh(self._sums)
@@ -174,6 +175,9 @@ class UsageRoller:
         await self._streams.refresh(fresh)
         self._sums.replace_all(fresh)
         self._kept.forget()
+        if self._may_be_back:
+            await self._eraser.remove_again(self._ledger)
+            self._may_be_back = False
         await self._eraser.freeze()
         self._erasures = self._begun_erasures()
         position, self._position_at = await self._streams.position()

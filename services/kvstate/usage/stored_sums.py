@@ -49,6 +49,7 @@ class StoredSum(Wire, frozen=True, kw_only=True):
         ledger: Which ledger that was.
         frozen: Its tenant is erased: it changes no more, and is added to another sum.
         took: Number of the frozen sum that was added last; 0: there was none.
+        moved: It was added to another one, and counts no more.
     """
 
     total: UsageSum
@@ -57,6 +58,7 @@ class StoredSum(Wire, frozen=True, kw_only=True):
     ledger: str = ""
     frozen: bool = False
     took: int = 0
+    moved: bool = False
 
     @property
     def name(self) -> SumName:

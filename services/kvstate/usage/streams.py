@@ -92,6 +92,11 @@ class UsageStreams:
         """Removes a sum."""
         await self.jetstream.purge(streams.USAGE_SUMS_STREAM, name.subject)
 
+    async def remove_sums_of(self, tenant: str, before: int) -> None:
+        """Removes a tenant's sums with smaller numbers, and marks of its erasure among them."""
+        of_tenant = streams.usage_sum("*", tenant, "*")
+        await self.jetstream.purge(streams.USAGE_SUMS_STREAM, of_tenant, before=before)
+
     async def erasure(self, tenant: str) -> tuple[UsageErasure | None, int]:
         """The mark of a tenant's erasure and its number; None and 0: there is none."""
         found = await self.jetstream.last(streams.USAGE_SUMS_STREAM, mark_of(tenant))

@@ -38,6 +38,9 @@ class UsageSums:
         erasure, _ = self.erasure(name.tenant)
         if erasure is not None and seq <= erasure.moved_to:
             return
+        if stored.moved:
+            self.drop(name)
+            return
         known = self._sums.get(name)
         if known is None:
             self._names.append(name)

@@ -49,6 +49,8 @@ class TenantUsage:
                 if before is not None and not before.until_ms:
                     return
                 began = UsageErasure(tenant=tenant, began_ms=time.time_ns() // 1_000_000)
+                if before is not None:
+                    began = replace(began, moved_to=before.moved_to)  # these may come back, and count no more
                 if before is not None and not before.told:
                     began = replace(began, sums=before.sums, records=before.records)
                 await self._streams.put_erasure(began, seq)

@@ -43,7 +43,7 @@ RETRY_S = 1.0
 log = structlog.get_logger(__name__)
 
 
-class AdapterCalls:
+class AdapterLoadCalls:
     """Call `take_calls` when the router is ready, and `stop_taking` before it ends."""
 
     def __init__(self, context: RouterContext) -> None:

@@ -27,7 +27,7 @@ class RequestFacts(msgspec.Struct, frozen=True, gc=False):
         slots: One for each sequence (`n`).
         adapter: The fingerprint of the adapter that it runs with; empty: none.
         adapter_bytes: What the adapter takes in a group.
-        spent: Groups at which its party has had its part (`policies/party_credits.py`).
+        spent: Groups at which its party has had its part (`policies/parties.py`).
     """
 
     model: str

@@ -21,13 +21,13 @@ from shared.client.calls.limit_leases import LimitLeases
 from shared.errors import Overloaded, RyzError
 from shared.flow.token_bucket import TokenBuckets
 from shared.messages import KeyRecord
-from shared.subjects import Caller, caller_of
+from shared.subjects import OutsideService, caller_of
 
 READ_OF_REFUSED = 16 * 1024  # bytes of a request over the rate that are read to find its sender
 BYTES_OF_ONE = 16 * 1024  # a longer message counts as several requests: it takes as long to read
 ANSWERS_S = 100.0  # refusals of each user that are answered a second
 MOST_DEBT_S = 58.0  # no single request keeps a user out for longer
-_NOBODY = Caller("", "")  # of a subject that names no caller: a user without a record
+_NOBODY = OutsideService("", "")  # of a subject that names no caller: a user without a record
 
 
 class UserLimits(NamedTuple):

@@ -9,10 +9,12 @@ from shared.bus.subject import can_answer
 from shared.errors import InvalidRequest
 from shared.messages import GenerateRequest
 from shared.messages.base import DEFAULT_TENANT
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 
-def confine(request: GenerateRequest, caller: Caller, max_priority: int, key_id: str = "") -> GenerateRequest:
+def confine(
+    request: GenerateRequest, caller: OutsideService, max_priority: int, key_id: str = ""
+) -> GenerateRequest:
     """The request without what the caller may not set.
 
     Its tenant is the caller's, its priority at most `max_priority`, and its key the caller's record. `kv`
@@ -43,7 +45,7 @@ def confine(request: GenerateRequest, caller: Caller, max_priority: int, key_id:
     )
 
 
-def check_reply_to(reply_to: str, caller: Caller | None) -> None:
+def check_reply_to(reply_to: str, caller: OutsideService | None) -> None:
     """Raises `InvalidRequest` unless answers may go there: frames elsewhere would reach another's client."""
     if not can_answer(reply_to, caller):
         inbox = f"{caller.user}'s inbox, `_INBOX.{caller.user}.>`" if caller else "your own inbox"

@@ -33,7 +33,7 @@ class Matrices(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Adapter:
+class AdapterFiles:
     """An adapter whose files were read.
 
     Attributes:
@@ -67,7 +67,7 @@ class Adapter:
         return AdapterDescription(self.fingerprint, largest, 4 * values, tuple(sorted(modules)))
 
 
-def read_adapter(source: Path, base: BaseModel) -> Adapter:
+def read_adapter(source: Path, base: BaseModel) -> AdapterFiles:
     """Reads and checks an adapter.
 
     Args:
@@ -81,7 +81,9 @@ def read_adapter(source: Path, base: BaseModel) -> Adapter:
         return _read_all(source, found, whole, TensorValues(source, _tensors(found, whole), files))
 
 
-def _read_all(source: Path, found: "_Targets", whole: NamedTensor | None, values: TensorValues) -> Adapter:
+def _read_all(
+    source: Path, found: "_Targets", whole: NamedTensor | None, values: TensorValues
+) -> AdapterFiles:
     pairs: list[tuple[StoredPair, list[Target], Matrices]] = []
     for pair, targets in found:
         values.note(f"{pair.module}\0{pair.scale!r}")
@@ -107,7 +109,7 @@ def _read_all(source: Path, found: "_Targets", whole: NamedTensor | None, values
             if norms is not None and target.rows is not None:
                 norms = norms[target.rows]
             matrices[target.layer, target.module] = Matrices(down, rows, norms)
-    return Adapter(fingerprint, matrices, head)
+    return AdapterFiles(fingerprint, matrices, head)
 
 
 def _tensors(found: "_Targets", whole: NamedTensor | None) -> Iterator[NamedTensor]:

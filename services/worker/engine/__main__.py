@@ -9,7 +9,13 @@ import socket
 import sys
 import time
 
-from services.worker.engine.rank.process import bind_to_parent, end_process, name_process, write_rank_lines
+from services.worker.engine.rank.process import (
+    bind_to_parent,
+    end_process,
+    name_process,
+    name_rank_lines,
+    write_rank_lines,
+)
 
 
 def main() -> int:
@@ -22,7 +28,7 @@ def main() -> int:
     sock = socket.socket(fileno=int(sys.argv[1]))
     from services.worker.engine.rank.rank_process import serve  # noqa: PLC0415 (torch takes a second to import)
 
-    return serve(sock, started)
+    return serve(sock, started, adapt=name_rank_lines)
 
 
 if __name__ == "__main__":

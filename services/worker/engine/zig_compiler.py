@@ -19,6 +19,7 @@ NEEDED_MB = 650  # 410 of the compiler, 140 of its caches, and some room
 # the compiler's names for the variants of `build.TARGETS`
 OPTIONS = {
     "avx512": ("-march=x86_64_v4+avx512vnni", "-s"),
+    "avxvnni": ("-march=x86_64_v3+avxvnni", "-s"),
     "avx2": ("-march=x86_64_v3", "-s"),
 }
 COMPILE_LIMIT_S = 1800  # it compiles the C++ library, too: a minute of CPU time for each variant

@@ -3,17 +3,22 @@
 from typing import get_args
 
 from services.worker.guests.port import Ability, GuestFacts
-from shared.guests.needs import REBUILT_STATE
+from shared.guests.needs import FORMS, REBUILT_STATE
 from shared.messages import GuestCard
 
 # The guest engine hands none of these on, whatever the guest says of itself.
-_NOT_CARRIED: frozenset[str] = frozenset({"adapters", "embeddings", "grammar", "prompt_logprobs"})
+_NOT_CARRIED: frozenset[str] = frozenset({"adapters", "embeddings", "optional_calls", "prompt_logprobs"})
 _ALL: frozenset[str] = frozenset(get_args(Ability))
 
 
-def guest_card(facts: GuestFacts) -> GuestCard:
-    """Returns the guest's name and what it lacks, for heartbeats and refusals."""
-    lacks = (_ALL - facts.abilities) | _NOT_CARRIED | {REBUILT_STATE}
+def guest_card(facts: GuestFacts, *, reasons: bool = False) -> GuestCard:
+    """Returns the guest's name and what it lacks, for heartbeats and refusals.
+
+    Args:
+        reasons: The model's answers may begin with reasoning. A guest's grammar would hold from its first
+            token on.
+    """
+    lacks = (_ALL - facts.abilities) | _NOT_CARRIED | {REBUILT_STATE} | (FORMS if reasons else frozenset())
     return GuestCard(name=facts.name, lacks=sorted(lacks))
 
 

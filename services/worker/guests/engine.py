@@ -30,10 +30,14 @@ class GuestEngine:
         guest: Its watcher is this engine.
         max_running: Sequences that are given to it at once, if it does not say how many it computes.
         start_timeout_s: How long its start may take.
+        reasons: See `guest_card`.
     """
 
-    def __init__(self, guest: Guest, *, max_running: int, start_timeout_s: float) -> None:
+    def __init__(
+        self, guest: Guest, *, max_running: int, start_timeout_s: float, reasons: bool = False
+    ) -> None:
         self._guest = guest
+        self._reasons = reasons
         self._max_running = max_running
         self._start_timeout_s = start_timeout_s
         self._facts: GuestFacts | None = None  # None: it is not ready
@@ -69,7 +73,7 @@ class GuestEngine:
             run_ahead=0,
             streams=True,
             max_running=facts.max_running,
-            guest=guest_card(facts),
+            guest=guest_card(facts, reasons=self._reasons),
         )
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:

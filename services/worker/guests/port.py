@@ -15,15 +15,19 @@ from services.worker.rank_protocol.plan import NewSequence, Sampled
 # What not every guest can do. What is missing here is refused at the door by name, never left out.
 Ability = Literal[
     "adapters",  # LoRA adapters that the guest has loaded under a name
+    "choice",  # one of several texts
     "continuation",  # goes on behind tokens, or text, that another engine generated
     "deterministic",  # greedy answers are the same in any company; shown by the contract suite, not believed
     "embeddings",
-    "grammar",  # schemas, regular expressions and choices by its own grammar engine
+    "gbnf",  # grammars of callers in llama.cpp's notation
+    "grammar",  # all that are made here, as Lark for llguidance: schemas, expressions, required calls
     "ignore_eos",  # goes on behind tokens that end a sequence
+    "json_schema",
     "logit_bias",
     "logprobs",
     "min_p",
     "min_tokens",
+    "optional_calls",  # strict calls, or calls beside a form, that the model may make or not
     "penalties",  # presence and frequency
     "prompt_logprobs",
     "repetition_penalty",

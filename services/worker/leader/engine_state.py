@@ -16,7 +16,7 @@ from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.scheduler import Scheduler, SchedulerLimits
-from services.worker.domain.scheduling.step_totals import StepTotals
+from services.worker.domain.scheduling.step_measures import StepTotals
 from services.worker.leader.step_log import StepLog
 from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.plan import BLOCK_SIZE, Engine

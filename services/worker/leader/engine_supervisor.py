@@ -67,9 +67,11 @@ class EngineSupervisor:
     def lose_engine(self, error: EngineFailed) -> None:
         """Ends all requests after a failure of the engine; those that may have caused it as suspects."""
         recovery, why = self._orchestrator.lost(error), str(error)
+        rank = {"rank": error.failure.rank} if error.failure.rank >= 0 else {}
         log.error(
             "the engine failed",
             why=why,
+            **rank,
             kind=error.failure.kind,
             restart_in_s=round(recovery.pause_s, 2),
             gives_up=recovery.gives_up,

@@ -16,7 +16,10 @@ from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.leader.engine_state import EngineState
 from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.plan import BLOCK_SIZE
+from shared.bus.api import Message
+from shared.errors import Unavailable
 from shared.host.cores_and_memory import available_bytes, total_bytes
+from shared.messages import KVLimited, LimitKV
 
 log = structlog.get_logger(__name__)
 INTERVAL_S = 1.0
@@ -132,3 +135,29 @@ def _block_bytes(info: EngineInfo) -> int:
         return 0
     sliding = info.sliding_bytes * info.num_sliding_blocks / info.num_blocks
     return len(info.ranks) * (info.block_bytes + int(sliding))
+
+
+class KVLimitCalls:
+    """The call of the subject for limits."""
+
+    def __init__(self, group: str, room: KVRoom) -> None:
+        self._group = group
+        self._room = room
+
+    async def limit_kv(self, asked: LimitKV, _: Message) -> KVLimited:
+        """Sets the limit, and returns the one that holds."""
+        use = self._room.use()
+        if not use.most:
+            raise Unavailable(f"the engine of group {self._group!r} is down", reason="engine_down")
+        if not use.block_bytes:
+            return KVLimited(group=self._group)
+        self._room.set_kv_limit(asked.limit_bytes // use.block_bytes if asked.limit_bytes else None)
+        use = self._room.use()
+        return KVLimited(
+            group=self._group,
+            limit_bytes=use.limit * use.block_bytes,
+            most_bytes=use.most * use.block_bytes,
+            most_tokens=use.most * BLOCK_SIZE,
+            least_bytes=use.least * use.block_bytes,
+            needed_bytes=use.needed * use.block_bytes,
+        )

@@ -10,9 +10,8 @@ from itertools import pairwise
 from services.worker.domain.generation.generation import Generation
 from services.worker.leader.step_log import StepLog, StepRecord
 from services.worker.rank_protocol.step_times import PartsOfStep
-from shared.telemetry.spans.computed import computed_between
 from shared.telemetry.spans.facts import Attribute, SpanFacts, SpanSink
-from shared.telemetry.spans.names import AGAIN, SPANS
+from shared.telemetry.spans.names import AGAIN, SPANS, computed_between
 from shared.telemetry.spans.trace_ids import TraceParent, new_span_id
 from shared.telemetry.timelines import Data, MarkedMoment
 

@@ -2,20 +2,20 @@
 
 from typing import NamedTuple
 
-from services.worker.leader.adapters.calls import MAX_INSPECTED, MAX_INSPECTIONS, AdapterCalls
+from services.worker.leader.adapters.calls import MAX_INSPECTED, MAX_INSPECTIONS, AdapterInspectionCall
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls, check_reply_to
-from services.worker.leader.calls.drain_calls import DrainCalls
 from services.worker.leader.calls.holders_calls import MAX_ASKED, HoldersCalls, check_token_ids
-from services.worker.leader.calls.kv_event_calls import MAX_ASKED as MAX_FOLLOWS
-from services.worker.leader.calls.kv_event_calls import KVEventCalls
-from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import MAX_WARMING, MAX_WARMS, LeaderSessionCalls
 from services.worker.leader.calls.token_calls import MAX_AT_ONCE, MAX_WAITING, TokenCalls
 from services.worker.leader.context import LeaderContext
+from services.worker.leader.fleet.drain import DrainCalls
 from services.worker.leader.fleet.fence import Fence
 from services.worker.leader.intake.intake import Intake
+from services.worker.leader.kv_events.publisher import MAX_ASKED as MAX_FOLLOWS
+from services.worker.leader.kv_events.publisher import KVEventCalls
+from services.worker.leader.kv_room import KVLimitCalls
 from services.worker.leader.profiling.profile_calls import ProfileCalls
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
 from shared import subjects
@@ -58,7 +58,7 @@ class LeaderCalls(NamedTuple):
     deliveries: DeliveryTracker
     tokens: TokenCalls
     profiles: ProfileCalls
-    adapters: AdapterCalls
+    adapters: AdapterInspectionCall
 
 
 class Subscriptions:

@@ -13,7 +13,7 @@ from services.worker.domain.generation.failure_owners import ANSWER, GRAMMAR, GU
 from services.worker.domain.generation.generation import Generation
 from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.domain.generation.token_constraint import is_too_complex
-from services.worker.domain.scheduling.prompt_advances import PromptAdvance
+from services.worker.domain.scheduling.bookings import PromptAdvance
 from services.worker.domain.scheduling.scheduler import Advance, Scheduler
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.engine_state import EngineState

@@ -16,14 +16,11 @@ from services.worker.domain.generation.retransmit_buffer import RetransmitBuffer
 from services.worker.domain.generation.stream_pace import StreamPace
 from services.worker.domain.kv_events.contents import KVContents
 from services.worker.forking.early_fork import EarlyFork
-from services.worker.leader.adapters.calls import AdapterCalls, Inspect
+from services.worker.leader.adapters.calls import AdapterInspectionCall, Inspect
 from services.worker.leader.adapters.loads import AdapterLoads
 from services.worker.leader.bad_messages import BadMessages
 from services.worker.leader.calls.attach_calls import AttachCalls
-from services.worker.leader.calls.drain_calls import DrainCalls
 from services.worker.leader.calls.holders_calls import HoldersCalls
-from services.worker.leader.calls.kv_event_calls import KVEventCalls
-from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.calls.request_calls import RequestCalls
 from services.worker.leader.calls.session_calls import LeaderSessionCalls
 from services.worker.leader.calls.token_calls import TokenCalls
@@ -34,7 +31,7 @@ from services.worker.leader.drafting.draft_rounds import DraftRounds
 from services.worker.leader.engine_loop import EngineLoop
 from services.worker.leader.engine_state import EngineState
 from services.worker.leader.engine_supervisor import EngineSupervisor
-from services.worker.leader.fleet.drain import Drain
+from services.worker.leader.fleet.drain import Drain, DrainCalls
 from services.worker.leader.fleet.fence import Fence
 from services.worker.leader.fleet.group_description import GroupDescription
 from services.worker.leader.fleet.group_status import GroupStatus
@@ -48,8 +45,8 @@ from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer
 from services.worker.leader.intake.sequence_builder import SequenceBuilder
 from services.worker.leader.intake.waiting_slots import WaitingSlots
 from services.worker.leader.kv_events.engine_contents import EngineContents
-from services.worker.leader.kv_events.publisher import KVEventPublisher
-from services.worker.leader.kv_room import KVRoom
+from services.worker.leader.kv_events.publisher import KVEventCalls, KVEventPublisher
+from services.worker.leader.kv_room import KVLimitCalls, KVRoom
 from services.worker.leader.kv_tier.block_ownership import BlockIndex
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.leader import Leader, LeaderParts
@@ -60,8 +57,7 @@ from services.worker.leader.profiling.watched_bus import BusWatch, WatchedBus
 from services.worker.leader.request_table import EndOfRequest, RequestTable
 from services.worker.leader.sessions.commits import RecordStore
 from services.worker.leader.sessions.delivery_tracker import DeliveryTracker
-from services.worker.leader.sessions.peer_sessions import PeerSessionClient
-from services.worker.leader.sessions.peer_turns import PeerTurns
+from services.worker.leader.sessions.peer_turns import PeerSessionClient, PeerTurns
 from services.worker.leader.sessions.records import SessionRecords
 from services.worker.leader.sessions.turn_announcer import TurnAnnouncer
 from services.worker.leader.sessions.turn_end import TurnFinisher
@@ -176,7 +172,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         lambda: engine.facts.context_length,
         options.tokenize_timeout_s,
         vocab_size=lambda: engine.facts.vocab_size,
-        can_force=lambda: not engine.facts.lacks("grammar"),
+        can_force=lambda: engine.facts.guest is None,
     )
     grammars = GrammarCompiler(model, engine, options.grammars, metrics, ports.trials)
     builder = SequenceBuilder(model, engine, tokenizer, grammars)
@@ -232,7 +228,7 @@ def build_leader(options: LeaderOptions, ports: LeaderPorts) -> Leader:
         deliveries=deliveries,
         tokens=TokenCalls(context, engine, builder, tokenizer, model.tokenizer),
         profiles=ProfileCalls(context, Profiler(context, engine, watch, ports.tracer)),
-        adapters=AdapterCalls(context, engine, ports.inspect),
+        adapters=AdapterInspectionCall(context, engine, ports.inspect),
     )
     metrics.name_group(options.group, model.name)
     _register(

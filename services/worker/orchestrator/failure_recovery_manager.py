@@ -34,6 +34,9 @@ RULES: Mapping[FailureKind, Rule] = {
     "rank_failed": Rule(),
     # other processes may need the time to free memory
     "memory": Rule(fresh=True, least_pause_s=1.0),
+    # what a process had on the GPU is void
+    "device_error": Rule(fresh=True),
+    "device_lost": Rule(fresh=True, hopeless=True),
     "start_failed": Rule(fresh=True),
     "refused": Rule(hopeless=True),
     "guest_lost": Rule(),

@@ -81,20 +81,21 @@ class HealthMonitor:
         self.interval_s = min(INTERVAL_S, limit.base_s / 10, stall_s / 5 or INTERVAL_S)
         self._calm_s = min(_CALM_S, limit.base_s / 10)
         self._checked_at = self._memory_due = 0.0
-        # counted time of the running step, counted time without progress, and all time without progress
-        self._step_s = self._still_s = self.silent_s = 0.0
+        # of the running step: counted time, and all time; without progress: counted time, and all time
+        self._step_s = self._running_s = self._still_s = self.silent_s = 0.0
         self._seen: list[RankProgress] = []
         self._counts: dict[int, ProcessReading | None] = {}  # by rank, at the last check
         self._cpu_at_begin: list[CpuCounts] | None = None
 
     def begin_watch(self, now: float) -> None:
         """Note that steps run, after none ran."""
-        self._checked_at, self._step_s, self._still_s, self.silent_s = now, 0.0, 0.0, 0.0
+        self._checked_at = now
+        self._step_s = self._running_s = self._still_s = self.silent_s = 0.0
         self._counts = {}
 
     def begin_step(self, plan: StepPlan) -> None:
         """Note that no step before this one is left."""
-        self._step_s = 0.0
+        self._step_s = self._running_s = 0.0
         self._cpu_at_begin = self._read_cpu() if self._limit.measures(plan) else None
 
     def step_done(self, plan: StepPlan, compute_s: float) -> None:
@@ -115,13 +116,14 @@ class HealthMonitor:
         self._checked_at = now
         has_progress, behind = self._check_steps(sent)
         counted_s = self._count(behind, passed_s, calm=has_progress and self._step_s < self._calm_s)
-        least_s = max(counted_s, passed_s / STRETCH)
-        # with a page, the bound on time without progress is enough; it ends no step that makes progress
-        self._step_s += least_s if self._progress is None else counted_s
-        self._still_s = 0.0 if has_progress else self._still_s + least_s
+        self._step_s += counted_s
+        self._running_s += passed_s
+        self._still_s = 0.0 if has_progress else self._still_s + counted_s
         self.silent_s = 0.0 if has_progress else self.silent_s + max(passed_s, counted_s)
         limit_s = self._limit.limit_s(plan)
-        if self._step_s > limit_s:
+        # with a page, the bound on time without progress is enough; it ends no step that makes progress
+        starved = self._progress is None and self._running_s > STRETCH * limit_s
+        if starved or self._step_s > limit_s:
             late = f"step {plan.step_id} was not done within {limit_s:g} s"
             if self._progress is None or not behind:
                 return Failure("step_late", late)
@@ -185,13 +187,14 @@ class HealthMonitor:
         return shared_usable_s([(before.get(rank), now) for rank, now in self._counts.items()], passed_s)
 
     def _stalled(self, behind: list[RankProcess], plan: StepPlan) -> Failure | None:
-        if self._progress is None or self._still_s <= self._stall_s + self._limit.token_time_s(plan):
+        limit_s = self._stall_s + self._limit.token_time_s(plan)
+        if self._progress is None or max(self._still_s, self.silent_s / STRETCH) <= limit_s:
             return None
         rank = self._suspect(behind)
-        waited_s = self.silent_s - self._still_s
+        excused_s = self.silent_s - self._still_s
         waits = (
-            f", of which it waited {waited_s:.1f} s for a core or a disk"
-            if waited_s > _WORTH_TELLING_S
+            f", of which {excused_s:.1f} s do not count, since it waited for a core or a disk"
+            if excused_s > _WORTH_TELLING_S
             else ""
         )
         return Failure(

@@ -46,6 +46,7 @@ class RankEngineOptions:
         processes: How they are started and watched.
         kv_store: Where KV blocks go; None: nowhere. Ranks of other hosts have no store.
         instance_id: The leader's, for the ranks' log lines.
+        group: The group's name, for the same.
         stop_timeout_s: How long ranks may take to end themselves.
     """
 
@@ -53,6 +54,7 @@ class RankEngineOptions:
     processes: RankProcessOptions = field(default_factory=RankProcessOptions)
     kv_store: KVStoreConfig | None = None
     instance_id: str = ""
+    group: str = ""
     stop_timeout_s: float = 2.0
 
     @property

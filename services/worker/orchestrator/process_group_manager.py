@@ -21,8 +21,6 @@ from services.worker.orchestrator.fork_server_client import ForkServerClient
 from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading, read_cpu, read_process
 from services.worker.orchestrator.rank_process_handle import STILL_RUNNING, RankProcessHandle, SpawnedRank
 from services.worker.orchestrator.time_limits import UsableLimit
-from services.worker.rank_protocol.engine_info import RankInfo
-from services.worker.rank_protocol.rank_messages import RankReady
 from shared.host.own_python import module_command, module_environment
 from shared.host.thread_counts import thread_ids
 
@@ -96,31 +94,6 @@ class RankProcess:
         for sock in (self.sock, self.kv_sock, self.life_sock):
             if sock is not None:
                 sock.close()
-
-
-def status_row(
-    process: RankProcess, ready: RankReady | None, *, failed: bool, steps: int
-) -> dict[str, object]:
-    """Return the row of a rank; `ready`: its message when it was ready, None: it is not yet."""
-    rank = process.rank
-    info = (
-        ready.info
-        if ready
-        else RankInfo(rank=rank, pid=process.pid, load_s=0.0, loaded_bytes=0, peak_rss_bytes=0)
-    )
-    return {
-        "rank": rank,
-        "pid": info.pid,
-        "host": process.host,
-        "state": "failed" if failed else "ready" if ready else "starting",
-        "steps": steps,
-        "memory_bytes": process.memory_bytes(),
-        "loaded_bytes": info.loaded_bytes,
-        "load_s": round(info.load_s, 3),
-        "kernels": info.kernels,
-        "why_plain": info.why_plain,
-        "kv_cache_bytes": ready.kv_cache_bytes if ready else 0,
-    }
 
 
 class ProcessGroupManager:

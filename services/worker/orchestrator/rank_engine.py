@@ -11,13 +11,15 @@ from collections.abc import Callable
 
 import msgspec
 
+from services.worker.orchestrator.devices.watch import DeviceWatch
 from services.worker.orchestrator.health_monitor import HealthMonitor
 from services.worker.orchestrator.options import RankEngineOptions
 from services.worker.orchestrator.orders.rank_adapters import RankAdapters
 from services.worker.orchestrator.orders.rank_blocks import RankBlocks
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess, status_row
+from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankProcess
 from services.worker.orchestrator.rank_link import RankLink
 from services.worker.orchestrator.rank_start import RankStart
+from services.worker.orchestrator.rank_status import status_rows
 from services.worker.orchestrator.remote_ranks import RemoteRankListener
 from services.worker.orchestrator.resource_allocator import ResourceAllocator
 from services.worker.orchestrator.running_steps import RunningSteps
@@ -62,7 +64,7 @@ class RankEngine:
         self._links: list[RankLink] = []
         self._blocks = RankBlocks(self._on_kv_end)
         self._adapters = RankAdapters()
-        self.tracing = RankTracing()
+        self.tracing, self._devices = RankTracing(), DeviceWatch(self._fail)
         self._loading = RankStart(self._processes, self._run.tensor_parallel, self._fail)
         self._failure: Failure | None = _NEW
         self._loads = False  # `start_loading` has started the ranks
@@ -116,7 +118,8 @@ class RankEngine:
                 self._close()
         self._steps.health, self._served = self._watch(), True
         self.tracing.attach(self._links, self._resources.times)
-        return self._loading.describe()
+        self._devices.begin((info := self._loading.describe()).ranks, self._resources.times)
+        return info
 
     def submit(self, plan: StepPlan) -> asyncio.Future[StepResult]:
         """Send the plan to all ranks."""
@@ -161,11 +164,9 @@ class RankEngine:
 
     def status(self) -> list[dict[str, object]]:
         """Return rank, pid, state (`starting`, `ready`, `failed`), steps and bytes of each rank."""
-        failed = self._failure is not None
-        return [
-            status_row(rank, self._loading.ready.get(rank.rank), failed=failed, steps=self._steps.num_sent)
-            for rank in self._processes.ranks
-        ]
+        steps, faults, failed = self._steps.num_sent, self._devices.faults_of, self._failure is not None
+        ready, ranks = self._loading.ready, self._processes.ranks
+        return status_rows(ranks, ready, failed=failed, steps=steps, faults=faults)
 
     def step_times(self) -> StepTimes | None:
         """See `Engine`."""
@@ -176,14 +177,14 @@ class RankEngine:
 
         After a failure the fork server is kept for the next start; a second call ends it.
         """
-        self._loads = False
-        restarts = bool(self._failure and self._links)
+        self._loads, restarts = False, bool(self._failure and self._links)
         at_once = bool(self._failure or len(self._steps))
         self._fail(_STOPPED, report=False)
         for link in self._links:
             link.close()
         self._links = []
         self.tracing.detach()
+        self._devices.end()
         self._blocks.detach_ranks(engine_error(self._failure or _STOPPED))
         await self._processes.stop_ranks(0.0 if at_once else self._options.stop_timeout_s)
         self._steps.health = self._watch_nothing()

@@ -137,7 +137,13 @@ def group_config(
         threads=threads,
         collectives=_collectives(options.run),
     )
-    config = RankConfig(run=run, address=address, kv_store=None if run.remote_ranks else options.kv_store)
+    config = RankConfig(
+        run=run,
+        address=address,
+        kv_store=None if run.remote_ranks else options.kv_store,
+        group=options.group,
+        instance_id=options.instance_id,
+    )
     _require_gpus(run)
     if world == 1:
         return config, []

@@ -22,6 +22,9 @@ Readings = tuple[ProcessReading | None, ProcessReading | None]  # at the beginni
 def usable_s(readings: Readings, passed_s: float) -> float:
     """Return how much of the time between two readings counts against a process, in seconds.
 
+    Of a core that it has for a share of the time, that share of its work counts: a process that is switched
+    out most of the time also computes slower when it runs, since the others use its caches and its memory.
+
     Args:
         readings: Of the process; without one of them all of the time counts.
         passed_s: The time, without that in which the caller itself was late.
@@ -33,7 +36,8 @@ def usable_s(readings: Readings, passed_s: float) -> float:
         return min(max(after.at_s - before.at_s, passed_s), _MOST_STOPPED_S)
     if after.pages_read > before.pages_read:
         return 0.0
-    return passed_s * (1.0 - waited_s(before, after) / (after.at_s - before.at_s))
+    share = 1.0 - waited_s(before, after) / (after.at_s - before.at_s)
+    return passed_s * share * share
 
 
 def shared_usable_s(readings: Sequence[Readings], passed_s: float) -> float:
@@ -108,7 +112,7 @@ class UsableLimit:
         self.interval_s = min(_INTERVAL_S, limit_s / 5)
         self._limit_s = limit_s
         self._checked_at = now
-        self._counted_s = 0.0
+        self._counted_s = self._passed_s = 0.0
         self._readings: Mapping[int, ProcessReading | None] = {}
 
     def is_late(self, now: float, readings: Mapping[int, ProcessReading | None]) -> bool:
@@ -121,8 +125,9 @@ class UsableLimit:
         passed_s = min(now - self._checked_at, 2 * self.interval_s)
         before, self._readings, self._checked_at = self._readings, readings, now
         counted_s = shared_usable_s([(before.get(key), read) for key, read in readings.items()], passed_s)
-        self._counted_s += max(counted_s, passed_s / STRETCH)
-        return self._counted_s >= self._limit_s
+        self._counted_s += counted_s
+        self._passed_s += passed_s
+        return max(self._counted_s, self._passed_s / STRETCH) >= self._limit_s
 
 
 _MARGIN = 2.0  # factor on the time that so many tokens took before

@@ -14,6 +14,8 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     Attributes:
         kernels: Names its kernels, such as `plain` or `native int8`.
         why_plain: Why it computes without compiled kernels; empty: it has them, or its device needs none.
+        numa_node: The NUMA node of its cores and memory; -1: the machine has one, or it may use all.
+        gpu: NVIDIA's id of its GPU if that is on the leader's host; empty: none.
     """
 
     rank: int
@@ -23,6 +25,8 @@ class RankInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     peak_rss_bytes: int
     kernels: str = ""
     why_plain: str = ""
+    numa_node: int = -1
+    gpu: str = ""
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -12,6 +12,8 @@ FailureKind = Literal[
     "step_late",  # the ranks make progress, but exceed the step's time limit
     "rank_failed",  # it reported an error
     "memory",  # it ran out of memory, or exceeded its limit
+    "device_error",  # its GPU has memory errors that ECC could not correct
+    "device_lost",  # the driver has lost its GPU
     "start_failed",  # the ranks were not ready in time, or could not be started
     "refused",  # another start with this model and these settings would fail the same way
     "guest_lost",  # an engine of others is gone, or cannot be reached

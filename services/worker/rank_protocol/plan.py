@@ -10,6 +10,7 @@ from typing import Literal, Protocol
 import msgspec
 
 from services.worker.rank_protocol.adapters import NO_ADAPTER, AdapterLoaded, LoadAdapter
+from services.worker.rank_protocol.demanded_form import DemandedForm
 from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.kv_messages import (
@@ -42,6 +43,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
         max_tokens: Tokens that it may still bring, for engines that generate on their own; 0: no limit is
             given. Ranks sample what plans ask for.
         tenant: Whose it is, for engines with a prefix cache of their own. Ranks are told which blocks it has.
+        form: What a guest is to follow with its own grammar engine; None: the answer is free, or masks come.
     """
 
     seq_id: int
@@ -55,6 +57,7 @@ class NewSequence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     adapter: int = NO_ADAPTER
     max_tokens: int = 0
     tenant: str = ""
+    form: DemandedForm | None = None
 
 
 class ScheduledChunk(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -138,6 +141,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         cause: With an error whose fault it is: the request's, since its grammar and other demands leave no
             token, that of the group's guest, or unclear: a bug in our grammars, or logits that are no numbers
             (`failure_owners.py`).
+        cached_tokens: Of a guest's first token: how many tokens of the sequence its own prefix cache had.
     """
 
     seq_id: int
@@ -146,6 +150,7 @@ class Sampled(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     top: list[Alternative] = []
     error: str = ""
     cause: Literal["demand", "grammar", "guest", "not_finite"] = "not_finite"
+    cached_tokens: int = 0
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

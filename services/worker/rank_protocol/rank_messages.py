@@ -62,6 +62,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         kv_fd: This rank's KV socket (`kv_messages.py`).
         life_fd: A socket that closes when the rank ends; on it the rank answers pings of its clock.
         kv_store: Where KV blocks go; None: nowhere.
+        group: The group's name, for the rank's log lines.
+        instance_id: The leader's, for the same.
         restarted: The group served before with this KV cache, which may have been limited since: others may
             have the rest of its memory, so the longest request has to fit, and not all of it.
     """
@@ -78,6 +80,8 @@ class RankConfig(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kv_fd: int = -1
     life_fd: int = -1
     kv_store: KVStoreConfig | None = None
+    group: str = ""
+    instance_id: str = ""
     restarted: bool = False
 
     @property

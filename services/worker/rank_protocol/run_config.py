@@ -14,7 +14,7 @@ from shared.setting_types import UpToDay, UpToHour
 
 Precision = Literal["fp32", "bf16", "int8", "codes"]
 PrecisionChoice = Literal["auto", "fp32", "bf16", "int8", "codes"]
-Kernels = Literal["auto", "native", "avx512", "avx2", "plain"]
+Kernels = Literal["auto", "native", "avx512", "avxvnni", "avx2", "plain"]
 KVDtype = Literal["auto", "fp32", "fp16"]
 KVCold = Literal["none", "fp8"]
 Device = Literal["cpu", "cuda"]
@@ -59,8 +59,8 @@ class EngineRunConfig:
     arithmetic; `bf16`: both in bf16; `int8`: in 8 bits, in blocks of 32 with a scale each; `codes`: those
     of a quantized file. See docs/models.md."""
     kernels: Kernels = "auto"
-    """What ranks compute with: compiled kernels (`native`: the best of this processor; `avx512`, `avx2`: of
-    that instruction set), or plain torch operations; `auto`: kernels where they run."""
+    """What ranks compute with: compiled kernels (`native`: the best of this processor; `avx512`, `avxvnni`,
+    `avx2`: of that instruction set), or plain torch operations; `auto`: kernels where they run."""
     max_running: Annotated[int, Interval(ge=1, le=4096)] = 128
     """Sequences computed at once; a request has n of them."""
     token_budget: Annotated[int, Interval(ge=1, le=131_072)] = 512

@@ -17,7 +17,7 @@ MAX_STEPS = 20_000  # steps in it
 MAX_MOVES = 4096  # of KV blocks
 
 
-class Ping(msgspec.Struct, frozen=True):
+class ClockQuestion(msgspec.Struct, frozen=True):
     """Leader, to a rank of another host: asks for its clock and its newest steps."""
 
     ping_id: int

@@ -12,6 +12,7 @@ from prometheus_client.registry import Collector
 
 from services.worker.leader.step_log import StepLog
 from services.worker.metrics import PREFIX
+from services.worker.orchestrator.devices.faults import faults_of
 from services.worker.rank_protocol.step_times import STEP_BUCKETS_S, by_kind
 
 _BOUNDS = [*map(str, STEP_BUCKETS_S), "+Inf"]
@@ -64,8 +65,15 @@ class RankCollector(Collector):
             "Resident memory of a rank of this host, shared memory included.",
             labels=["rank"],
         )
+        faults = GaugeMetricFamily(
+            PREFIX + "rank_device_fault",
+            "1 while the device of a rank has this fault (docs/failures.md).",
+            labels=["rank", "kind"],
+        )
         for row in self._status():
+            for kind in faults_of(row):
+                faults.add_metric([str(row["rank"]), kind], 1)
             used = row.get("memory_bytes")
             if isinstance(used, int) and used:
                 memory.add_metric([str(row["rank"])], used)
-        yield from (steps, seconds, running, memory)
+        yield from (steps, seconds, running, memory, faults)

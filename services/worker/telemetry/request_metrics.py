@@ -7,7 +7,8 @@ leader serves one model, so the number of series is fixed by operations and erro
 from collections.abc import Iterator
 
 from services.worker.domain.generation.generation import Generation
-from shared.telemetry.genai import (
+from shared.telemetry.histograms import HistogramFamily, HistogramView
+from shared.telemetry.service_levels import (
     DURATION_BUCKETS,
     FIRST_TOKEN_BUCKETS,
     PER_TOKEN_BUCKETS,
@@ -15,7 +16,6 @@ from shared.telemetry.genai import (
     TOKEN_BUCKETS,
     operation_of,
 )
-from shared.telemetry.histograms import HistogramFamily, HistogramView
 
 # of vLLM's request times: https://docs.vllm.ai/en/stable/usage/metrics/
 REQUEST_BUCKETS = (

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from services.worker.text.answers.call_layout import AnswerText
+from services.worker.text.answers.call_layout import AnswerPiece
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.patterns import any_text, beginnings
 from services.worker.text.tokenizer import Tokenizer
@@ -99,7 +99,7 @@ class ControlTokenGuard:
         spans = self._spans(pieces) if len(pieces) > 1 else [pieces]
         return [token for span in spans for token in self._encode_span(span)]
 
-    def encode_answer(self, answer: Sequence[AnswerText]) -> list[int]:
+    def encode_answer(self, answer: Sequence[AnswerPiece]) -> list[int]:
         """Tokenize the beginning of an answer, as the tokens that a model would write behind its prompt."""
         text = "".join(one.text if one.is_markup else self._marked(one.text, self._all) for one in answer)
         ids = self.encode_prompt(text.split(self._cut))

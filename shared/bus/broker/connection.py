@@ -181,6 +181,9 @@ class NatsConnection(DirectClient):
         # an error or a cancellation in there would close the connection without calling `on_down`
         try:
             await super()._close(status, do_cbs)
+        except ConnectionError:  # lost while nats-py sent the last bytes, which leaves the transport open
+            if self._transport is not None:
+                self._transport.close()  # type: ignore[no-untyped-call, unused-ignore]
         finally:
             if do_cbs and not self._given_up:
                 await self._gave_up()

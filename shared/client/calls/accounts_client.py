@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from shared import subjects
 from shared.accounts.bus_users import with_password_hash
-from shared.accounts.keys import digest_of, new_key
+from shared.accounts.keys import digest_of, key_id_in, key_id_of, new_key, shown_prefix
 from shared.accounts.register import AccountRegister
 from shared.bus import Bus, NoResponders
 from shared.bus.endpoint import call
@@ -135,16 +135,18 @@ class AccountsClient:
         return MadeKey(stored.record, drawn.text, closed)
 
     async def find_key(self, name: str) -> tuple[KeyRecord, int]:
-        """Returns a key by its id, or a bus user by its name, with its revision.
+        """Returns a key by its id, its shown part or its text, or a bus user by its name; with its revision.
 
         Raises:
             AccountNotFound: There is none.
         """
         register = await self.read()
-        record = register.named_key(name)
+        record = register.named_key(key_id_in(name))
         stored = None if record is None else register.stored(record.name)
         if record is None or stored is None:
-            raise AccountNotFound(f"there is no key or bus user {name[:64]}", reason="account_not_found")
+            whole = key_id_of(name)  # the text of a key stays secret
+            shown = name[:64] if whole is None else shown_prefix(whole)
+            raise AccountNotFound(f"there is no key or bus user {shown}", reason="account_not_found")
         return record, stored.revision
 
     async def rotate_key(self, name: str, overlap_s: int | None = None) -> MadeKey:

@@ -19,7 +19,7 @@ from shared.messages import (
     Wire,
 )
 from shared.messages.base import DEFAULT_TENANT
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 ANSWER_S = 2.0
 LOAD_S = 30.0  # a leader reads the files
@@ -36,7 +36,7 @@ class AdaptersClient:
         caller: The name of a service outside, which may list adapters and not manage them.
     """
 
-    def __init__(self, bus: Bus, *, caller: Caller | None = None) -> None:
+    def __init__(self, bus: Bus, *, caller: OutsideService | None = None) -> None:
         self._bus = bus
         self._caller = caller
 

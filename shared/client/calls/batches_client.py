@@ -23,7 +23,7 @@ from shared.messages import (
 )
 from shared.messages.base import DEFAULT_TENANT
 from shared.messages.batches import MAX_JOINED
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 M = TypeVar("M", bound=Wire)
 _ROOM = 4096
@@ -46,7 +46,7 @@ class BatchesClient:
         self,
         bus: Bus,
         *,
-        caller: Caller | None = None,
+        caller: OutsideService | None = None,
         tenant: str = DEFAULT_TENANT,
         timeout_s: float = 10.0,
     ) -> None:

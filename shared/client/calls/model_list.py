@@ -7,13 +7,13 @@ from shared.bus import Bus
 from shared.bus.endpoint import call
 from shared.errors import ModelNotFound, RyzError, Unavailable
 from shared.messages import ListModels, ModelCard, ModelList, ModelState
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 RETRY_S = 1.0
 
 
 async def list_models(
-    bus: Bus, *, timeout_s: float = 2.0, caller: Caller | None = None, wait_s: float = 0.0
+    bus: Bus, *, timeout_s: float = 2.0, caller: OutsideService | None = None, wait_s: float = 0.0
 ) -> list[ModelCard]:
     """The models that a router can route to now.
 
@@ -30,7 +30,7 @@ async def list_models(
 
 
 async def known_models(
-    bus: Bus, *, timeout_s: float, caller: Caller | None = None, wait_s: float = 0.0, tenant: str = ""
+    bus: Bus, *, timeout_s: float, caller: OutsideService | None = None, wait_s: float = 0.0, tenant: str = ""
 ) -> ModelList:
     """The models that can be routed to, and those whose groups are all away; like `list_models`.
 

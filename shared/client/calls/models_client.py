@@ -15,7 +15,7 @@ from shared.client.calls.model_list import known_models
 from shared.codec import encode
 from shared.errors import Conflict, InvalidRequest, ModelNotFound, RequestTooLarge, RyzError, Unavailable
 from shared.messages import ManageModel, ModelList, ModelManaged, ModelState, PutModel
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 Action = Literal["load", "wake", "sleep", "unload", "scale", "remove"]
 ANSWER_S = 2.0
@@ -49,7 +49,7 @@ class ModelWish:
 
 
 @dataclass(frozen=True, slots=True)
-class PutOutcome:
+class ModelPutOutcome:
     """What became of a model that was added.
 
     Attributes:
@@ -73,7 +73,12 @@ class ModelsClient:
     """
 
     def __init__(
-        self, bus: Bus, *, timeout_s: float = ANSWER_S, caller: Caller | None = None, wait_s: float = 0.0
+        self,
+        bus: Bus,
+        *,
+        timeout_s: float = ANSWER_S,
+        caller: OutsideService | None = None,
+        wait_s: float = 0.0,
     ) -> None:
         self._bus = bus
         self._caller = caller
@@ -146,7 +151,7 @@ class ModelsClient:
             raise Conflict(answer.refused, reason="refused_by_host")
         return state
 
-    async def put_model(self, entry: Mapping[str, Any]) -> PutOutcome:
+    async def put_model(self, entry: Mapping[str, Any]) -> ModelPutOutcome:
         """Has hosts offer one more model until their stacks end; it is looked for, or fetched, after that.
 
         All hosts that have the model take it. Those that do not are named in the outcome.
@@ -234,7 +239,7 @@ class ModelsClient:
             await asyncio.sleep(POLL_S)
 
 
-def _outcome(replies: Sequence[ModelManaged | RyzError], *, several: bool) -> PutOutcome:
+def _outcome(replies: Sequence[ModelManaged | RyzError], *, several: bool) -> ModelPutOutcome:
     """What hosts have answered together; raises the error if all refuse.
 
     Args:
@@ -250,7 +255,7 @@ def _outcome(replies: Sequence[ModelManaged | RyzError], *, several: bool) -> Pu
             refusals[one.host] = Conflict(one.refused, reason="refused_by_host")
     if taken:
         left_out = {host: error.message for host, error in sorted(refusals.items())}
-        return PutOutcome(taken[0].model, tuple(sorted(one.host for one in taken)), left_out)
+        return ModelPutOutcome(taken[0].model, tuple(sorted(one.host for one in taken)), left_out)
     conflicts = (one for one in refusals.values() if isinstance(one, Conflict))
     first: RyzError = next(conflicts, next(iter(refusals.values())))
     if not several:

@@ -64,10 +64,15 @@ class SessionAdmin:
         self._records = SessionsClient(bus, timeout_s=timeout_s, for_turns=False, wait_s=wait_s)
         self.fleet = SessionFleet(bus, timeout_s=timeout_s, gather_s=gather_s, wait_s=wait_s)
 
-    async def page(self, tenant: str, *, limit: int = 100, cursor: str = "") -> SessionPage:
-        """A page of summaries, newest first; an empty cursor marks the last one."""
+    async def page(
+        self, tenant: str, *, limit: int = 100, cursor: str = "", spare: bool = True
+    ) -> SessionPage:
+        """A page of summaries, newest first; an empty cursor marks the last one.
+
+        Without `spare`, sessions are left out whose id was made for one request and that had no second turn.
+        """
         with _kvstate():
-            return await self._records.list(tenant, limit=limit, cursor=cursor)
+            return await self._records.list(tenant, limit=limit, cursor=cursor, spare=spare)
 
     async def record(self, tenant: str, session_id: str) -> SessionRecord:
         """The session's text and tokens."""

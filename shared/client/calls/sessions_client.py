@@ -64,10 +64,16 @@ class SessionsClient:
         return await self._call(subjects.SESSION_COMMIT, message, SessionCommitted, timeout_s, turns_of)
 
     async def list(
-        self, tenant: str, *, limit: int = 100, cursor: str = "", timeout_s: float | None = None
+        self,
+        tenant: str,
+        *,
+        limit: int = 100,
+        cursor: str = "",
+        spare: bool = True,
+        timeout_s: float | None = None,
     ) -> SessionPage:
-        """A page of summaries, newest first; pass its cursor on for the next one."""
-        message = SessionList(tenant=tenant, limit=limit, cursor=cursor)
+        """A page of summaries, newest first; pass its cursor on for the next one; see `SessionList`."""
+        message = SessionList(tenant=tenant, limit=limit, cursor=cursor, spare=spare)
         return await self._call(subjects.SESSION_LIST, message, SessionPage, timeout_s, tenant)
 
     async def delete(

@@ -19,7 +19,7 @@ from shared.client.calls.model_list import (
 from shared.errors import ModelNotFound, RyzError, Unavailable
 from shared.flow.backoff import Backoff
 from shared.messages import Detokenized, DetokenizeQuery, Tokenized, TokenizeQuery, Wire
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 
 M = TypeVar("M", bound=Wire)
 # these questions load no model, so waiting would not help
@@ -27,7 +27,12 @@ _NOT_WAITED_FOR = frozenset({"waking", "model_failed", "model_unloaded"})
 
 
 async def tokenize(
-    bus: Bus, query: TokenizeQuery, *, timeout_s: float, caller: Caller | None = None, wait_s: float = 0.0
+    bus: Bus,
+    query: TokenizeQuery,
+    *,
+    timeout_s: float,
+    caller: OutsideService | None = None,
+    wait_s: float = 0.0,
 ) -> Tokenized:
     """The tokens of a prompt.
 
@@ -52,7 +57,12 @@ async def tokenize(
 
 
 async def detokenize(
-    bus: Bus, query: DetokenizeQuery, *, timeout_s: float, caller: Caller | None = None, wait_s: float = 0.0
+    bus: Bus,
+    query: DetokenizeQuery,
+    *,
+    timeout_s: float,
+    caller: OutsideService | None = None,
+    wait_s: float = 0.0,
 ) -> Detokenized:
     """The text of tokens; raises what `tokenize` raises."""
     subject = subjects.detokenize(query.model, caller)
@@ -66,7 +76,7 @@ async def _wait_for_group(
     ask: Callable[[], Awaitable[M]],
     *,
     timeout_s: float,
-    caller: Caller | None,
+    caller: OutsideService | None,
     wait_s: float,
 ) -> M:
     """Asks the leaders; while none listens, waits if a router knows the model or none is there to say so."""
@@ -89,7 +99,7 @@ async def _wait_for_group(
 
 
 async def _refusal(
-    bus: Bus, query: TokenizeQuery | DetokenizeQuery, *, timeout_s: float, caller: Caller | None
+    bus: Bus, query: TokenizeQuery | DetokenizeQuery, *, timeout_s: float, caller: OutsideService | None
 ) -> RyzError:
     """The error for a model of which no leader listens, or whose leaders do not answer this tenant."""
     model = query.model

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from shared.client.generation.assigned_leader import AssignedLeader
-from shared.client.generation.heard_leaders import HeardLeaders
+from shared.client.generation.client_context import HeardLeaders
 from shared.client.settings import ClientSettings
 from shared.errors import RyzError
 from shared.flow.backoff import backoff_s

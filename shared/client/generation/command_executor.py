@@ -24,7 +24,7 @@ class CommandExecutor:
     """The commands of one client's requests."""
 
     def __init__(
-        self, bus: Bus, settings: ClientSettings, inbox: str, caller: subjects.Caller | None = None
+        self, bus: Bus, settings: ClientSettings, inbox: str, caller: subjects.OutsideService | None = None
     ) -> None:
         """Publishes on a bus.
 

@@ -8,8 +8,7 @@ from shared.client.generation.attempts import Attempts
 from shared.client.generation.client_context import ClientContext
 from shared.client.generation.commands import NOTHING, Commands, Publish, SendCancel
 from shared.client.generation.frames.reorder_buffer import ReorderBuffer
-from shared.client.generation.request_wait import FINAL_REASONS, RequestWait
-from shared.client.generation.retry_schedule import PublishDecision, RetrySchedule
+from shared.client.generation.retry_schedule import FINAL_REASONS, PublishDecision, RequestWait, RetrySchedule
 from shared.errors import RyzError, from_code
 from shared.messages import Failed, GenerateRequest
 

@@ -11,7 +11,7 @@ from shared.bus.api import Bus, Message, Subscription
 from shared.bus.call_all import call_all
 from shared.bus.endpoint import call
 from shared.client.connected_bus import connected_bus
-from shared.client.kv_events.group_view import Wanted
+from shared.client.kv_events.group_view import WantedCall
 from shared.client.kv_events.index import KVEventIndex
 from shared.codec import decode
 from shared.errors import InvalidRequest, RyzError
@@ -156,7 +156,7 @@ class KVEventFollower:
                     task = asyncio.create_task(self._ask(wanted))
                     self._asking[wanted.group] = task
 
-    async def _ask(self, wanted: Wanted) -> None:
+    async def _ask(self, wanted: WantedCall) -> None:
         """Makes a call of one group; there is one at a time for each."""
         try:
             answer: KVReplayed | KVSnapshotPage

@@ -20,7 +20,7 @@ MAX_EARLY = 4096  # events behind a gap; those beyond are asked for again
 MAX_LEFT = 16
 
 
-class Wanted(NamedTuple):
+class WantedCall(NamedTuple):
     """A call that a view needs answered.
 
     Attributes:
@@ -44,7 +44,7 @@ class _Snapshot:
     names: list[bytes] = field(default_factory=list)
 
 
-class GroupView:
+class GroupKVView:
     """One group.
 
     Attributes:
@@ -73,19 +73,19 @@ class GroupView:
         """Whether `names` has all events of which this view has heard."""
         return self._is_based and self.seq == self._last_known
 
-    def wanted(self) -> Wanted | None:
+    def wanted(self) -> WantedCall | None:
         """Returns the call to make next; None while nothing is missing."""
         if self.is_current:
             return None
         if self._is_based:
-            return Wanted(self.group, KVReplay(epoch=self.epoch, after=self.seq), self.changes)
+            return WantedCall(self.group, KVReplay(epoch=self.epoch, after=self.seq), self.changes)
         begun = self._snapshot
         query = (
             KVSnapshotQuery()
             if begun is None
             else KVSnapshotQuery(snapshot=begun.snapshot_id, offset=len(begun.names))
         )
-        return Wanted(self.group, query, self.changes)
+        return WantedCall(self.group, query, self.changes)
 
     def take_events(self, events: KVEvents) -> None:
         """Takes an event from the bus."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 
-from shared.client.kv_events.group_view import GroupView, Wanted
+from shared.client.kv_events.group_view import GroupKVView, WantedCall
 from shared.messages import KVEvents, KVFollowed, KVReplayed, KVSnapshotPage
 
 
@@ -18,7 +18,7 @@ class KVEventIndex:
 
     def __init__(self) -> None:
         self.groups: dict[str, KVFollowed] = {}
-        self._views: dict[str, GroupView] = {}
+        self._views: dict[str, GroupKVView] = {}
 
     def names(self, group: str) -> frozenset[bytes]:
         """Returns the blocks of a group.
@@ -60,7 +60,7 @@ class KVEventIndex:
         """Returns how often each group changed its epoch; to be taken before `KVFollow` is sent."""
         return {group: view.changes for group, view in self._views.items()}
 
-    def wanted(self) -> Iterator[Wanted]:
+    def wanted(self) -> Iterator[WantedCall]:
         """Yields the calls to make next, one at most for each group."""
         for view in self._views.values():
             wanted = view.wanted()
@@ -86,7 +86,7 @@ class KVEventIndex:
         if view.take_position(followed.epoch, followed.seq, before):
             self.groups[followed.group] = followed
 
-    def take_answer(self, wanted: Wanted, answer: KVReplayed | KVSnapshotPage) -> None:
+    def take_answer(self, wanted: WantedCall, answer: KVReplayed | KVSnapshotPage) -> None:
         """Takes the answer to a call.
 
         Args:
@@ -108,8 +108,8 @@ class KVEventIndex:
         self._views.pop(group, None)
         self.groups.pop(group, None)
 
-    def _view(self, group: str) -> GroupView:
+    def _view(self, group: str) -> GroupKVView:
         view = self._views.get(group)
         if view is None:
-            view = self._views[group] = GroupView(group)
+            view = self._views[group] = GroupKVView(group)
         return view

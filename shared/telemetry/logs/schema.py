@@ -155,6 +155,7 @@ OF_PROCESSES = {
         memory_bytes="resident memory",
         loaded_bytes="bytes of weights",
         kv_cache_bytes="bytes of the KV cache",
+        numa_node="the NUMA node that a rank keeps to; -1: any",
         available_bytes="memory that the machine or container has available",
         open_files="the limit of open files",
         connections="connections that fit into it",

@@ -19,9 +19,17 @@ if TYPE_CHECKING:  # ranks do not need it, and its import takes long
     from shared.settings import CommonSettings
 
 
-def configure_logging(settings: "CommonSettings", service: str) -> LogLimiter:
-    """Sets up logging for a service as its settings say; returns what limits and counts its lines."""
-    names = {"service": service, "instance": settings.instance_id}
+def configure_logging(
+    settings: "CommonSettings", service: str, more: Mapping[str, str] | None = None
+) -> LogLimiter:
+    """Sets up logging for a service as its settings say; returns what limits and counts its lines.
+
+    Args:
+        settings: Those of the service.
+        service: Its name.
+        more: Further fields of each line.
+    """
+    names = {"service": service, "instance": settings.instance_id, **(more or {})}
     return write_lines(names, level=settings.log_level, form=settings.log_format, burst=settings.log_burst)
 
 

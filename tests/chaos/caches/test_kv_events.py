@@ -108,6 +108,7 @@ async def test_a_foreign_index_equals_the_cache_after_each_kill(nats_url: str, n
                     await caller.send(chance.randrange(PROMPTS))
                 await until(lambda: not caller.open)
                 blocks += await compare(nats_bus, follower)
+                print(f"kill {len(epochs)}: {blocks} blocks compared", flush=True)
                 epochs.add(follower.index.groups[GROUP].epoch)
                 for _ in range(chance.randint(0, 6)):  # it dies in the midst of them, or before
                     await caller.send(chance.randrange(PROMPTS))

@@ -73,7 +73,7 @@ def of_other_instance(message: Wire) -> bool:
     return bool(getattr(message, "instance_id", ""))
 
 
-OUTSIDE = subjects.Caller("outside", "outside")
+OUTSIDE = subjects.OutsideService("outside", "outside")
 TARGETS = (
     Target(subjects.generate("demo", OUTSIDE), "outside", m.GenerateRequest),
     Target(subjects.generate("demo"), "gateway", m.GenerateRequest),

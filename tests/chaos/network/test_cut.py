@@ -126,7 +126,7 @@ async def test_a_leader_that_is_cut_off(world: World, fault: Fault) -> None:
     await world.without_a_fault()
     assert not world.lost
     for _ in range(TIMES):
-        before, ignored = world.client.stats.lost, world.client.stats.ignored
+        before = world.client.stats.lost
         losses = len(world.groups.lost)
         tasks = await world.begin()
         fault(world.proxy)
@@ -139,8 +139,6 @@ async def test_a_leader_that_is_cut_off(world: World, fault: Fault) -> None:
         assert world.client.num_open + len(ended) == STREAMS  # dropped by the group, not ended
         await world.whole(tasks)
         assert world.client.stats.lost > before
-        if fault is silence and not ended:  # else the frames that the stall delayed may have been the last
-            assert world.client.stats.ignored > ignored
         await served_by(world, CUT_OFF)
         assert world.lost == {CUT_OFF}
     print({name: getattr(world.client.stats, name) for name in ("lost", "resumed", "ignored", "republished")})

@@ -111,6 +111,30 @@ async def kill_some(stack: Stack, answered: list[Any], order: random.Random) -> 
     return killed
 
 
+def unequal_of(
+    wanted: dict[str, tuple[str, Ask, Used]],
+    best: dict[str, UsageRecord],
+    expected: dict[tuple[str, str], tuple[int, int]],
+) -> list[Any]:
+    """What the ledger, or an answer itself, tells of a request otherwise than follows from it."""
+    unequal: list[Any] = []
+    for request_id, (name, ask, used) in wanted.items():
+        if name == "cut":
+            found = best.get(request_id)
+            if found is not None and not 1 <= found.completion_tokens <= CUT_TOKENS:
+                unequal.append((name, found))
+            continue
+        prompt, embedded = expected[name, ask.text]
+        tokens = 0 if embedded else max(16, ask.tokens) if name == "responses" else ask.tokens
+        found = best[request_id]
+        known = (prompt, tokens, embedded)
+        if counts_of(found) != known or (used.prompt, used.completion, used.embedded) != known:
+            unequal.append((name, ask, used, found))
+        if found.outcome != "done":
+            unequal.append((name, found.outcome))
+    return unequal
+
+
 async def test_sums_are_those_of_each_request_once(stack: tuple[Stack, int]) -> None:
     running, grpc_port = stack
     state = running.state
@@ -175,22 +199,7 @@ async def test_sums_are_those_of_each_request_once(stack: tuple[Stack, int]) -> 
         sums = total_of_sums(await read_sums(running))
         raise AssertionError(f"missing {missing[:5]}, lines {lines}, ledger {oracle}, sums {sums}") from None
 
-    unequal: list[Any] = []
-    for request_id, (name, ask, used) in wanted.items():
-        if name == "cut":
-            found = best.get(request_id)
-            if found is not None and not 1 <= found.completion_tokens <= CUT_TOKENS:
-                unequal.append((name, found))
-            continue
-        prompt, embedded = expected[name, ask.text]
-        tokens = 0 if embedded else max(16, ask.tokens) if name == "responses" else ask.tokens
-        found = best[request_id]
-        known = (prompt, tokens, embedded)
-        if counts_of(found) != known or (used.prompt, used.completion, used.embedded) != known:
-            unequal.append((name, ask, used, found))
-        if found.outcome != "done":
-            unequal.append((name, found.outcome))
-    assert unequal == []
+    assert unequal_of(wanted, best, expected) == []
     of_batch = [one for name, one in best.items() if name.startswith("batch_req_")]
     assert {one.completion_tokens for one in of_batch} == {2}
     assert all(one.batch and one.outcome == "done" for one in of_batch)

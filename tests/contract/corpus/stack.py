@@ -27,14 +27,14 @@ from tests.kits.kvstate.service import running as running_kvstate
 from tests.kits.programs.launch import Program, start_program
 from tests.kits.router.live import router
 from tests.kits.servers import NatsServer, RedisServer, free_ports
+from tests.kits.waiting import PATIENCE_S
 from tests.kits.worker.leader import Kit
 from tests.kits.worker.options import record_limits, scheduler_limits
 
 ROOT = Path(__file__).resolve().parents[3]
-START_S = 60.0
 SPARE = 400  # tenants
 # Later than that a leader accepts a request before it knows the session, and tells less of it.
-ACCEPT_WITHIN = "services.worker.leader.intake.preparation.ACCEPT_WHOLE_S"
+ACCEPT_WITHIN = "services.worker.leader.intake.preparation.ACCEPT_S"
 # what a busy machine would change: groups that seem lost or busy, a store that seems away
 PATIENT = {
     "router_heartbeat_slack_s": 30.0, "lookup_timeout_s": 10.0, "router_threshold": 1000,
@@ -123,7 +123,7 @@ async def corpus_stack(folder: Path, tenants: Iterable[str]) -> AsyncIterator[Co
         for broker in brokers:
             await stack.enter_async_context(router(broker.url, **PATIENT))
         main, tight = [await _connected(stack, broker.url) for broker in brokers]
-        stack.enter_context(patch(ACCEPT_WITHIN, START_S))
+        stack.enter_context(patch(ACCEPT_WITHIN, PATIENCE_S))
         await stack.enter_async_context(_leader(main))
         scripted = ScriptedGroups(main), ScriptedGroups(tight, (*MODELS, "demo"))
         for groups in scripted:
@@ -186,7 +186,7 @@ def _stop(process: Program) -> None:
 
 async def _await_models(address: Address, folder: Path) -> None:
     headers = {"Authorization": f"Bearer {key_of('warm-up')}"}
-    async with asyncio.timeout(START_S), httpx.AsyncClient(headers=headers, timeout=10) as client:
+    async with asyncio.timeout(PATIENCE_S), httpx.AsyncClient(headers=headers, timeout=10) as client:
         while True:
             try:
                 answer = await client.get(f"http://127.0.0.1:{address.http_port}/v1/models")

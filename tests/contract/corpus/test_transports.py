@@ -13,10 +13,9 @@ from tests.contract.corpus.senders.websocket import Socket, Until
 from tests.contract.corpus.stack import CorpusStack
 from tests.contract.corpus.tables.bodies import CHAT, IDS, chat
 from tests.contract.corpus.transports import TRANSPORTS, Ask, Outcome, Transport
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
 pytestmark = [pytest.mark.asyncio(loop_scope="package"), pytest.mark.timeout(300), pytest.mark.sources]
-LEFT_S = 40.0
 EACH = [(fact, transport) for fact in FACTS for transport in TRANSPORTS]
 
 
@@ -65,7 +64,7 @@ async def test_a_caller_that_leaves_ends_its_generation(stack: CorpusStack, tran
     assert not groups.was_cancelled(tenant)
     asking.cancel()
     await asyncio.wait([asking])
-    await until(lambda: groups.was_cancelled(tenant), LEFT_S)
+    await until(lambda: groups.was_cancelled(tenant), PATIENCE_S)
 
 
 def events_of(heard: Heard) -> list[Any]:

@@ -9,6 +9,8 @@ from tests.contract.engine_port.conftest import Port
 from tests.contract.engine_port.engines import having
 from tests.kits.engine.plans import Blocks, new_sequence
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")  # in which engines that are kept live
+
 
 @having()
 async def test_the_facts_of_a_start_allow_the_longest_sequence(port: Port) -> None:

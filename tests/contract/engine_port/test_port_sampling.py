@@ -1,14 +1,30 @@
 """What engines promise about what they sample: ends, choices, log probabilities, and what they declare."""
 
 import itertools
+from typing import Any, cast, get_args
 
 import pytest
 
+from services.worker.guests.abilities import can_do
+from services.worker.guests.kv_events.contents import VllmContents
+from services.worker.guests.port import Ability
+from shared.client.kv_events import block_names
+from shared.messages import KVFollowed
 from tests.contract.engine_port.conftest import Port
 from tests.contract.engine_port.engines import having, lacking
+from tests.kits.waiting import until
 from tests.kits.worker.toy_constraint import ToyConstraint
 
+pytestmark = pytest.mark.asyncio(loop_scope="package")  # in which engines that are kept live
+FOLLOWED: dict[str, Any] = {"group": "g", "model": "m", "epoch": "e", "seq": 0, "lease_ms": 0, "held": 0}
 FREE = {"temperature": 1.0}  # samples; needs a seed
+
+
+@having("guest")
+async def test_what_a_guest_says_it_can_do_is_what_the_suite_tries(port: Port) -> None:
+    assert port.info.guest is not None
+    said = set(can_do(port.info.guest))
+    assert said - {"deterministic"} == port.declared & set(get_args(Ability)) - {"deterministic"}
 
 
 @having("deterministic")
@@ -147,3 +163,25 @@ async def test_an_engine_that_takes_no_masks_refuses_them_by_name(port: Port) ->
     ended = await port.run.generate(port.prompt, 20, constraint=constraint)
     assert (ended.reason, ended.tokens, "masks" in ended.error) == ("error", [], True)
     assert len(port.run.came(other).tokens) == 4
+
+
+@having("kv_events")
+async def test_events_of_its_cache_say_what_it_finds_there(port: Port) -> None:
+    contents: VllmContents = cast(Any, port.engine).kv.contents
+    naming = contents.naming()
+    prompt = [port.prompt[0] + number for number in range(2 * naming.block_tokens + 5)]
+
+    def known(tenant: str) -> int:
+        """How many leading tokens of a tenant's prompt are in the cache, by its events."""
+        names = block_names(KVFollowed(**FOLLOWED, **naming._asdict()), prompt, tenant)
+        return naming.block_tokens * len(set(names) & set(contents.names()))
+
+    async def ask(tenant: str, found: int) -> None:
+        await until(lambda: known(tenant) == found)
+        one = port.run.add(prompt, 2, tenant=tenant)
+        await port.run.finish()
+        assert port.run.came(one).sampled[0].cached_tokens == found
+
+    for tenant in ("a", "b"):  # tenants share no blocks
+        await ask(tenant, 0)
+        await ask(tenant, len(prompt) - 5)

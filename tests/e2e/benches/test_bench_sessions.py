@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 OPTIONS = "--policies hybrid,round_robin --sessions 8 --groups 2 --clients 4 --warmup 1 --seed 3"
+pytestmark = pytest.mark.timeout(900)  # up to three measurements, with two stacks each
 MIN_TURNS = 16  # so that one request more at one group is little
 
 

@@ -25,7 +25,8 @@ async def test_each_phase_gets_a_row() -> None:
     assert report["p99_to_calm"] > 0
     assert sorted(report["rivals"]) == ["first", "flood"]
     (told,) = report["bounds"]
-    assert told["both_waited"] == 0, "there are more slots than streams"
+    # more slots than streams: a request waits between its arrival and its first step only
+    assert 0 <= told["both_waited"] < 0.5
     assert told["holds"] is report["bound_holds"] is None
     assert told["gap_tokens"] > 0
     assert told["bound_tokens"] > 2 * told["quantum"] > 0

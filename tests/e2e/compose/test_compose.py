@@ -8,20 +8,17 @@ import json
 import os
 import re
 import secrets
-import shutil
-import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from pathlib import Path
 
 import httpx
 import pytest
 
+from deploy.containers.init import GROUPS
 from services.worker.engine.native.build import TARGETS
 from tests.kits.e2e.compose_stack import (
     OURS,
-    ROOT,
     SERVICES,
     UP_TIMEOUT_S,
     ComposeStack,
@@ -33,6 +30,7 @@ from tests.kits.e2e.compose_stack import (
 from tests.kits.waiting import wait_for
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
+ROLES = set(GROUPS) - {"grafana"}
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +64,11 @@ def say(stack: ComposeStack, service: str, *lines: str) -> list[str]:
     return stack.inside(service, "python", "-c", probe).splitlines()
 
 
+def groups(stack: ComposeStack) -> list[str]:
+    listed = stack.compose("run", "--rm", "-T", "ryz", "groups", "list", "--json")
+    return [group["group"] for group in json.loads(listed)["data"]]
+
+
 def addresses(stack: ComposeStack, service: str) -> list[str]:
     return stack.state(service, "{{range .NetworkSettings.Networks}}{{.IPAddress}} {{end}}").split()
 
@@ -88,7 +91,7 @@ def test_it_answers_and_streams(stack: ComposeStack) -> None:
 
 
 def test_a_session_keeps_its_context(stack: ComposeStack) -> None:
-    if stack.state("worker-g0", "{{.Config.Env}}").find("RYZ_ENGINE=torch") < 0:
+    if stack.state("worker-1", "{{.Config.Env}}").find("RYZ_ENGINE=torch") < 0:
         pytest.skip("RYZ_ENGINE is not torch: there is no model that could remember")
     session = f"compose-{secrets.token_hex(6)}"
     text(stack.chat("My name is Ada.", session))
@@ -111,31 +114,45 @@ def test_the_broker_serves_its_users_and_no_other(stack: ComposeStack) -> None:
         "for one in (url, 'nats://nats:4222', url.replace('gateway:', 'router:')):\n"
         "    print(asyncio.run(connect(one)))\n"
     )
-    said = [line for line in stack.inside("gateway", "python", "-c", probe).splitlines() if " " not in line]
+    lines = stack.as_service("gateway", "python", "-c", probe).splitlines()
+    said = [line for line in lines if " " not in line]
     assert said == ["connected", "refused", "refused"]
     assert "Violation" not in stack.compose("logs", "nats"), "a service may not do what it does"
 
 
-def test_without_passwords_compose_refuses_and_names_the_remedy(stack: ComposeStack, tmp_path: Path) -> None:
-    shutil.copy(ROOT / "compose.yaml", tmp_path)  # a folder without a `.env`
-    env = {name: value for name, value in os.environ.items() if not name.endswith("_PASSWORD")}
-    done = subprocess.run(
-        [*stack.command, "config"],
-        cwd=tmp_path,
-        env=env,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode != 0
-    assert "make secrets" in done.stderr
-    assert "PASSWORD" in done.stderr
+def test_passwords_last_and_are_rotated_by_a_command(stack: ComposeStack) -> None:
+    first = stack.password("RYZ_NATS_WORKER_PASSWORD")
+    assert len(first) == 40
+    assert "0 passwords are new" in stack.compose("run", "--rm", "-T", "init")
+    assert stack.password("RYZ_NATS_WORKER_PASSWORD") == first
+    key = stack.password("RYZ_SESSION_KEY")
+    stack.compose("run", "--rm", "-T", "init", "rotate")
+    assert stack.password("RYZ_NATS_WORKER_PASSWORD") != first
+    assert stack.password("RYZ_SESSION_KEY") == key, "ids of sessions have it"
+    stack.compose("restart", timeout_s=UP_TIMEOUT_S)
+    for service in SERVICES:
+        stack.wait(service, "{{.State.Health.Status}}", "healthy")
+    assert text(stack.chat("What is Python?"))
+
+
+def test_a_worker_is_the_group_of_its_number_and_computes_as_planned(stack: ComposeStack) -> None:
+    cores = len(os.sched_getaffinity(0))
+    for number in (1, 2):
+        assert f"g{number}" in groups(stack)
+        env = stack.inside(f"worker-{number}", "cat", f"/plan/g{number}.env").splitlines()
+        assert "export RYZ_MODEL=/srv/models/demo" in env
+        assert f"export RYZ_THREADS={max(1, cores // 2)}" in env
+    stack.compose("up", "-d", "--scale", "worker=3", timeout_s=UP_TIMEOUT_S)
+    stack.wait("worker-3", "{{.State.Health.Status}}", "healthy")
+    assert "g3" in groups(stack)
+    assert "nothing that it was made of has changed" in stack.compose("logs", "--no-color", "plan")
+    stack.compose("up", "-d", timeout_s=UP_TIMEOUT_S)
+    assert stack.container("worker-3") == ""
 
 
 @pytest.mark.parametrize(
     ("service", "store"),
-    [("gateway", "redis"), ("gateway", "redis-kv"), ("router", "redis"), ("worker-g0", "redis")],
+    [("gateway", "redis"), ("gateway", "redis-kv"), ("router", "redis"), ("worker-1", "redis")],
 )
 def test_the_store_is_out_of_reach_for_what_does_not_need_it(
     stack: ComposeStack, service: str, store: str
@@ -149,12 +166,12 @@ def test_the_store_is_out_of_reach_for_what_does_not_need_it(
 
 def test_a_plain_socket_on_the_store_network_gets_nothing(stack: ComposeStack) -> None:
     commands = ("PING", "INFO", "KEYS *", "SET a b", "CONFIG GET *", "FLUSHALL", "AUTH x", "AUTH kvstate x")
-    said = say(stack, "worker-g0", *commands)
+    said = say(stack, "worker-1", *commands)
     assert [line.split()[0] for line in said] == ["-NOAUTH"] * 6 + ["-WRONGPASS"] * 2
 
 
 def test_a_worker_that_was_taken_over_does_little_in_the_store(stack: ComposeStack) -> None:
-    login = f"AUTH worker {stack.passwords['RYZ_REDIS_WORKER_PASSWORD']}"
+    login = f"AUTH worker {stack.password('RYZ_REDIS_WORKER_PASSWORD')}"
     commands = (
         "INFO",
         "KEYS *",
@@ -164,7 +181,7 @@ def test_a_worker_that_was_taken_over_does_little_in_the_store(stack: ComposeSta
         "FLUSHALL",
         "ACL LIST",
     )
-    first, *refused = say(stack, "worker-g0", login, *commands)
+    first, *refused = say(stack, "worker-1", login, *commands)
     assert first == "+OK"
     assert [line.split()[0] for line in refused] == ["-NOPERM"] * len(commands)
 
@@ -174,16 +191,24 @@ def test_the_brokers_monitoring_answers_inside_its_container_only(stack: Compose
     assert reaches(stack, "gateway", "nats", 8222) == "ConnectionRefusedError"
 
 
-@pytest.mark.parametrize("service", ["gateway", "router", "kvstate", "worker-g0"])
+@pytest.mark.parametrize("service", ["gateway", "router", "kvstate", "worker-1"])
 def test_a_service_gets_no_password_but_its_own(stack: ComposeStack, service: str) -> None:
-    env = stack.state(service, "{{.Config.Env}}")
-    own = service.partition("-")[0].upper()
-    seen = {name for name, word in stack.passwords.items() if word in env}
-    assert f"RYZ_NATS_{own}_PASSWORD" in seen
-    assert seen <= {f"RYZ_NATS_{own}_PASSWORD", f"RYZ_REDIS_{own}_PASSWORD"}
+    """Each reads the file of its own group in the volume of all passwords, and Docker shows none of them."""
+    own = service.partition("-")[0]
+    listing = (
+        "import os\n"
+        "for name in sorted(os.listdir('/run/ryzanstein')):\n"
+        "    reads = os.access(f'/run/ryzanstein/{name}', os.R_OK)\n"
+        "    print(name, reads, os.access('/run/ryzanstein', os.W_OK))\n"
+    )
+    rows = [line.split() for line in stack.inside(service, "python", "-c", listing).splitlines()]
+    assert {name for name, reads, _ in rows if reads == "True"} == {f"{own}.env"}
+    assert {name for name, _, _ in rows} == {"all.env", "grafana", *(f"{role}.env" for role in ROLES)}
+    assert {writes for _, _, writes in rows} == {"False"}
+    assert "://" + own not in stack.state(service, "{{.Config.Env}}")
 
 
-@pytest.mark.parametrize("service", ["gateway", "worker-g0"])
+@pytest.mark.parametrize("service", ["gateway", "worker-1"])
 def test_images_carry_their_bill_of_materials(stack: ComposeStack, service: str) -> None:
     bill = json.loads(stack.inside(service, "cat", "/srv/ryzanstein/sbom.json"))
     assert bill["bomFormat"] == "CycloneDX"
@@ -217,23 +242,23 @@ def test_workers_bring_their_kernels_for_every_machine(stack: ComposeStack) -> N
         "from services.worker.engine.native import build as b; "
         "print(sorted(str(b.find(name)) for name in (b.TARGETS if b.targets() else ())))"
     )
-    found = stack.inside("worker-g0", "python", "-c", probe)
+    found = stack.inside("worker-1", "python", "-c", probe)
     if found == "[]":
         pytest.skip("the kernels are for x86-64 with AVX2")
     assert found.count("/srv/ryzanstein/services/worker/engine/native/build/kernels-") == len(TARGETS)
     load = "from services.worker.engine.native.library import kernels; print(kernels().target)"
-    assert stack.inside("worker-g0", "python", "-c", load) in TARGETS  # `inside` runs as the service's user
-    if "RYZ_KERNELS=auto" in stack.state("worker-g0", "{{.Config.Env}}"):
-        stack.wait("worker-g0", "{{.State.Health.Status}}", "healthy")
-        assert re.search(r"native avx(2|512)[^\n]* KV", stack.compose("logs", "worker-g0"))
+    assert stack.inside("worker-1", "python", "-c", load) in TARGETS  # `inside` runs as the service's user
+    if "RYZ_KERNELS=auto" in stack.state("worker-1", "{{.Config.Env}}"):
+        stack.wait("worker-1", "{{.State.Health.Status}}", "healthy")
+        assert re.search(r"native avx(2|vnni|512)[^\n]* KV", stack.compose("logs", "worker"))
 
 
-@pytest.mark.parametrize("service", ["worker-g0", "router", "kvstate", "gateway"])
+@pytest.mark.parametrize("service", ["worker-1", "router", "kvstate", "gateway"])
 def test_a_service_that_dies_comes_back(stack: ComposeStack, service: str) -> None:
     with suppress(AssertionError):  # the shell ends with the container
         stack.inside(service, "sh", "-c", "kill -9 -1")  # all but the container's init, which ends then
     stack.wait(service, "{{.RestartCount}}", "1")
-    if service == "worker-g0":
+    if service == "worker-1":
         assert text(stack.chat("What is Python?"))  # the other group answers
     stack.wait(service, "{{.State.Health.Status}}", "healthy")
     wait_for(lambda: stack.chat("What is Python?").status_code == 200, "an answer", 30)
@@ -257,7 +282,8 @@ def test_sessions_outlive_their_container_where_asked() -> None:
     """Starts a separate project with Redis only."""
     stack = ComposeStack(compose_command())
     stack.files = ("-f", "compose.yaml", "-f", "deploy/compose.persistent.yaml")
-    word = stack.passwords["RYZ_REDIS_KVSTATE_PASSWORD"]
+    word = "a-password-of-the-operator"
+    stack.env["RYZ_REDIS_KVSTATE_PASSWORD"] = word
     as_kvstate = ("redis-cli", "--no-auth-warning", "--user", "kvstate", "--pass", word)
     try:
         for say, expected in (("HSET", "1"), ("HGET", "kept")):

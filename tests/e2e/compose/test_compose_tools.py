@@ -1,16 +1,13 @@
 """The stack in containers for its operator: `ryz`, stopped groups, bad passwords, a models file."""
 
 import json
-import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import pytest
 
-from tests.kits.deploy.script import run_configure
-from tests.kits.e2e.compose_stack import UP_TIMEOUT_S, ComposeStack, running_stack, text
+from tests.kits.e2e.compose_stack import UP_TIMEOUT_S, ComposeStack, run, running_stack, text
 
 pytestmark = [pytest.mark.compose, pytest.mark.timeout(2400)]
 
@@ -26,44 +23,37 @@ def test_the_command_shows_the_groups_and_a_stopped_one_as_stopped(stack: Compos
         listed = stack.compose("run", "--rm", "-T", "ryz", "groups", "list", "--json")
         return {group["group"]: group["state"] for group in json.loads(listed)["data"]}
 
-    assert states() == {"g0": "ready", "g1": "ready"}
+    assert states() == {"g1": "ready", "g2": "ready"}
     assert json.loads(stack.compose("run", "--rm", "-T", "ryz", "models", "list", "--json"))
-    stack.compose("stop", "worker-g1")
-    assert states() == {"g0": "ready", "g1": "stopped"}
-    stack.compose("stop", "worker-g0")
+    run("docker", "stop", stack.container("worker-2"))
+    assert states() == {"g1": "ready", "g2": "stopped"}
+    stack.compose("stop", "worker")
     answer = httpx.get(f"{stack.url}/ready", timeout=5)
     assert (answer.status_code, answer.headers["x-ryz-reason"]) == (503, "no_group")
-    stack.compose("start", "worker-g0", "worker-g1")
-    for service in ("worker-g0", "worker-g1", "gateway"):
+    stack.compose("start", "worker", timeout_s=UP_TIMEOUT_S)
+    for service in ("worker-1", "worker-2", "gateway"):
         stack.wait(service, "{{.State.Health.Status}}", "healthy")
     assert httpx.get(f"{stack.url}/ready", timeout=5).status_code == 200
 
 
 def test_models_are_pulled_into_a_volume_that_workers_read(stack: ComposeStack) -> None:
     stack.compose("run", "--rm", "-T", "--entrypoint", "sh", "ryz", "-c", "echo kept > /models/probe")
-    assert stack.inside("worker-g0", "cat", "/models/probe") == "kept"
+    assert stack.inside("worker-1", "cat", "/models/probe") == "kept"
     with pytest.raises(AssertionError, match="Read-only file system"):
-        stack.inside("worker-g0", "touch", "/models/other")
+        stack.inside("worker-1", "touch", "/models/other")
 
 
 def test_a_password_that_cannot_work_is_told_before_anything_starts(stack: ComposeStack) -> None:
-    other = ComposeStack(stack.command)
-    other.passwords["RYZ_NATS_ROUTER_PASSWORD"] = "7" + "digits-first" * 2
+    other = ComposeStack(stack.command, env={"RYZ_NATS_ROUTER_PASSWORD": "7" + "digits-first" * 2})
     try:
         with pytest.raises(AssertionError):
             other.compose("up", "-d", timeout_s=UP_TIMEOUT_S)
-        output = other.compose("logs", "check-env")
+        output = other.compose("logs", "init")
         assert "RYZ_NATS_ROUTER_PASSWORD begins with a digit" in output
         assert "digits-first" not in output
         assert other.container("nats") == "" or other.state("nats", "{{.State.Status}}") == "created"
     finally:
         other.compose("down", "--volumes", timeout_s=60)
-
-
-def planned(stack: ComposeStack, models: Path) -> "subprocess.CompletedProcess[str]":
-    """Runs `make compose-models` for the project of the stack; what it writes is beside the models file."""
-    env = {**os.environ, **stack.passwords, "COMPOSE_PROJECT_NAME": stack.project}
-    return run_configure(models.with_name(".env"), "models", str(models), env=env, timeout_s=UP_TIMEOUT_S)
 
 
 def test_a_models_file_is_served_with_all_of_its_models(stack: ComposeStack, tmp_path: Path) -> None:
@@ -72,15 +62,14 @@ def test_a_models_file_is_served_with_all_of_its_models(stack: ComposeStack, tmp
     tmp_path.chmod(0o755)  # the user of the containers reads it
     one = '[[models]]\nsource = "demo"\naliases = ["mini"]\ngroups = 2\n'
     models.write_text(f'{one}[[models]]\nsource = "demo"\nname = "two"\nkv_cache = 4096\ngroups = 1\n')
-    refused = planned(stack, models)
-    assert refused.returncode == 2
-    assert f"{models}:8: two: `kv_cache` is no field of a model; did you mean" in refused.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["models.toml"]
-    models.write_text(models.read_text().replace("kv_cache", "kv_cache_tokens"))
-    done = planned(stack, models)
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / ".env").read_text() == "COMPOSE_FILE=compose.yaml:compose.models.yaml\n"
-    stack.files = ("-f", "compose.yaml", "-f", str(tmp_path / "compose.models.yaml"))
+    stack.env = {"RYZ_MODELS_FILE": str(models), "RYZ_MODEL": ""}
+    for says in ("two: `kv_cache` is no field of a model; did you mean", "has 3 groups, and there are 2"):
+        stack.compose("rm", "--stop", "--force", "gateway", "worker", "plan")
+        with pytest.raises(AssertionError):
+            stack.compose("up", "-d", timeout_s=UP_TIMEOUT_S)
+        assert says in stack.compose("logs", "--no-color", "plan")
+        models.write_text(models.read_text().replace("kv_cache =", "kv_cache_tokens ="))
+    stack.env["RYZ_GROUPS"] = "3"
     stack.compose("up", "-d", timeout_s=UP_TIMEOUT_S)
     stack.wait("gateway", "{{.State.Health.Status}}", "healthy")
     listed = httpx.get(f"{stack.url}/v1/models", timeout=10).json()["data"]
@@ -90,5 +79,5 @@ def test_a_models_file_is_served_with_all_of_its_models(stack: ComposeStack, tmp
         assert text(answer)
         assert answer.json()["model"] == served
     groups = json.loads(stack.compose("run", "--rm", "-T", "ryz", "groups", "list", "--json"))["data"]
-    assert {group["group"]: group["model"] for group in groups} == {"g0": "demo", "g1": "demo", "g2": "two"}
-    assert "RYZ_KV_CACHE_TOKENS=4096" in stack.state("worker-g2", "{{.Config.Env}}")
+    assert {group["group"]: group["model"] for group in groups} == {"g1": "demo", "g2": "demo", "g3": "two"}
+    assert "export RYZ_KV_CACHE_TOKENS=4096" in stack.inside("worker-3", "cat", "/plan/g3.env")

@@ -12,7 +12,6 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -21,11 +20,21 @@ import pytest
 from cli.stack.model_dir import demo_model
 from services.worker.null.engine import TEXT
 from tests.kits.e2e.stack import ROOT, RYZ, Stack
+from tests.kits.guests.servers import program
 from tests.kits.waiting import PATIENCE_S, wait_for
 
 GUEST = "remote-guest"
 SOLO = "solo"  # a model that only the guest serves
 ANSWER_TOKENS = 40
+# whether it is called is the model's choice, which no guest's grammar leaves open
+STRICT_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "f",
+        "strict": True,
+        "parameters": {"type": "object", "properties": {}, "required": [], "additionalProperties": False},
+    },
+}
 
 
 class Fleet(NamedTuple):
@@ -50,30 +59,10 @@ class Fleet(NamedTuple):
 
 
 @contextmanager
-def program(*command: str, folder: Path, log: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process that is ended with the block."""
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True, process_group=0
-        )
-        try:
-            yield process
-        finally:
-            process.terminate()
-            try:
-                process.wait(PATIENCE_S)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            assert process.stdout is not None
-            process.stdout.close()
-
-
-@contextmanager
 def guest_group(fleet: Stack, url: str, model: str, group: str) -> Iterator["subprocess.Popen[str]"]:
     options = ("--remote", url, "--model", model, "--remote-model", "demo", "--tokenizer", "demo")
     command = [*RYZ, "worker", *options, "--group", group, "--state-dir", str(fleet.state_dir.path)]
-    with program(*command, folder=ROOT, log=fleet.folder / f"{group}.err") as process:
+    with program(*command, log=fleet.folder / f"{group}.err") as process:
         assert process.stdout is not None
         line = process.stdout.readline()
         assert line.startswith(f"Ready: group {group} serves {model} by vLLM 0.99.0"), line
@@ -88,10 +77,10 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
     options = ("--engine", "null", "--groups", "1", "--model", str(demo_model()), "--model-name", "demo")
     settings = {"RYZ_NULL_STEP_DELAY_MS": "10", "RYZ_ROUTER_POLICY": "round_robin"}
     server = [sys.executable, "-m", "tests.kits.guests.false_server", "--style", "vllm", "--text", TEXT]
-    server += ["--tokenizer", str(demo_model() / "tokenizer.json"), "--end-id", "0"]
+    server += ["--tokenizer", str(demo_model() / "tokenizer.json"), "--end-id", "1"]
     with Stack(folder, *options, env=settings, calm=False) as stack:
         stack.await_ready()
-        with program(*server, folder=ROOT, log=folder / "server.err") as false_server:
+        with program(*server, log=folder / "server.err") as false_server:
             assert false_server.stdout is not None
             url = f"http://127.0.0.1:{int(false_server.stdout.readline())}"
             with (
@@ -156,13 +145,14 @@ def test_status_shows_what_the_guest_is_and_can(fleet: Fleet) -> None:
     guest = fleet.groups()[GUEST]["guest"]
     assert guest["name"] == "vLLM 0.99.0"
     assert {"continuation", "token_ids_in", "token_ids_out"} <= set(guest["can"])
-    assert {"grammar", "embeddings"} <= set(guest["lacks"])
+    assert "grammar" in guest["can"]
+    assert {"adapters", "embeddings"} <= set(guest["lacks"])
     shown = subprocess.run(
         [*RYZ, "status", "--state-dir", str(fleet.stack.state_dir.path)],
         cwd=ROOT, capture_output=True, text=True, check=True, timeout=PATIENCE_S,
     ).stdout  # fmt: skip
     words = " ".join(shown.split())  # lines may be wrapped
-    assert f"{GUEST}: guest vLLM 0.99.0; can continuation, " in words
+    assert f"{GUEST}: guest vLLM 0.99.0; can choice, continuation, " in words
 
 
 @pytest.mark.parametrize("behaviour", ["cut", "cut_in_event", "reset", "error_event"])
@@ -193,7 +183,7 @@ def test_streams_of_an_own_group_that_is_killed_go_on_at_the_guest(fleet: Fleet)
 
 def test_what_the_guest_lacks_is_served_by_the_own_group(fleet: Fleet) -> None:
     for number in range(6):
-        answer = ask(fleet, f"form {number}", response_format={"type": "json_object"})
+        answer = ask(fleet, f"call {number}", tools=[STRICT_TOOL])
         assert answer.status_code == 200, answer.text
         assert answer.headers["x-ryz-group"] == "g0"
 
@@ -201,13 +191,8 @@ def test_what_the_guest_lacks_is_served_by_the_own_group(fleet: Fleet) -> None:
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"response_format": {"type": "json_object"}}, "response_format"),
-        ({"guided_regex": "a+"}, "guided_regex"),
         ({"prompt_logprobs": 1}, "prompt_logprobs"),
-        (
-            {"tools": [{"type": "function", "function": {"name": "f"}}], "tool_choice": "required"},
-            "tools",
-        ),
+        ({"tools": [STRICT_TOOL]}, "tools"),
     ],
 )
 def test_without_another_group_it_is_refused_by_name(
@@ -219,6 +204,12 @@ def test_without_another_group_it_is_refused_by_name(
     assert (error["param"], answer.headers["x-ryz-reason"]) == (param, "guest_cannot")
     assert "vLLM 0.99.0" in error["message"]
     assert ask(fleet, "hello", model=SOLO).status_code == 200
+
+
+def test_a_form_is_followed_by_the_guest(fleet: Fleet) -> None:
+    answer = ask(fleet, "form", model=SOLO, response_format={"type": "json_object"})
+    assert answer.status_code == 200, answer.text
+    assert isinstance(json.loads(answer.json()["choices"][0]["message"]["content"]), dict)
 
 
 def load_adapter(fleet: Fleet, base: str, name: str) -> "subprocess.CompletedProcess[str]":

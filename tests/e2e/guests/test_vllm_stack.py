@@ -51,8 +51,7 @@ def test_a_chat_is_answered_and_status_says_by_what(served: Served) -> None:
 
 
 def test_what_vllm_is_not_asked_for_is_refused_by_name(served: Served) -> None:
-    answer = served.api.post(
-        "/v1/chat/completions", json=body("form", response_format={"type": "json_object"})
-    )
+    answer = served.api.post("/v1/chat/completions", json=body("prompt", prompt_logprobs=1))
     assert answer.status_code == 400
-    assert "the guest vLLM 0.0.stub cannot enforce `response_format`" in answer.text
+    assert "the guest vLLM 0.0.stub cannot" in answer.text
+    assert "`prompt_logprobs`" in answer.text

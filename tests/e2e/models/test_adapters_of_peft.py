@@ -20,6 +20,7 @@ from tests.kits.e2e.stack import Stack
 
 TOKENS = 512  # so many that a leader dies in the middle of them
 EVENTS_BEFORE = 12  # by then the answer has begun
+KILLS = 4  # of which one comes in the middle of an answer, also where this process waits long for a core
 UP_SCALE = 1.5  # greedy answers are others than the base's
 ATTENTION = ("q_proj", "k_proj", "v_proj", "o_proj")
 ADAPTERS = {
@@ -111,9 +112,14 @@ def test_the_adapters_matter(adapted: Adapted) -> None:
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_a_stream_survives_its_leader(adapted: Adapted, adapter: str) -> None:
     """The other group goes on with the same adapter, whose files it reads then."""
-    stack, killed = adapted.stack, list[str]()
-    await_idle(stack, groups=2)
+    await_idle(adapted.stack, groups=2)
     assert text_of(streamed(adapted, adapter, lambda group: None)) == adapted.texts[adapter]
+    assert any(goes_on(adapted, adapter) for _ in range(KILLS)), "each answer had ended before the kill"
+
+
+def goes_on(adapted: Adapted, adapter: str) -> bool:
+    """Kills the leader of an answer, which must be whole; returns whether the other group went on with it."""
+    stack, killed = adapted.stack, list[str]()
     metrics = metrics_of(stack)
     leaders = {group: stack.pid_of(f"worker-{group}") for group in ("g0", "g1")}
     before = {group: metrics[group].value("ryz_worker_prompt_tokens_total") for group in leaders}
@@ -125,10 +131,10 @@ def test_a_stream_survives_its_leader(adapted: Adapted, adapter: str) -> None:
     events = streamed(adapted, adapter, kill_leader)
     (other,) = leaders.keys() - killed
     after = metrics[other].value("ryz_worker_prompt_tokens_total")
-    assert after > before[other], "the answer did not go on in the other group: it had ended before the kill"
     assert text_of(events) == adapted.texts[adapter]
     assert [one["finish_reason"] for one in events[-1]["choices"]] == ["length"]
     await_idle(stack, groups=2)
+    return after > before[other]
 
 
 def text_of(events: list[dict[str, Any]]) -> str:

@@ -16,7 +16,7 @@ from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
 from shared.errors import ModelNotFound
 from shared.messages import DetokenizeQuery, TokenizeQuery
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from tests.kits.e2e.batches import run_chats
 from tests.kits.e2e.models_stack import models_stack
 from tests.kits.e2e.stack import Stack, ryz
@@ -155,17 +155,17 @@ async def test_services_outside_are_of_a_tenant_too(stack: Stack) -> None:
         done = await asyncio.to_thread(ryz, *make, cwd=stack.folder)
         assert done.returncode == 0, done.stderr
         urls[name] = dict(line.split("=", 1) for line in done.stdout.split())["RYZ_NATS_URL"]
-    assert set(await _tried(urls["friend"], Caller("guest", "friend"))) == {
+    assert set(await _tried(urls["friend"], OutsideService("guest", "friend"))) == {
         "answer",
         "tokens",
         "text",
         "complete",
     }
-    refused = await _tried(urls["stranger"], Caller("theirs", "stranger"))
+    refused = await _tried(urls["stranger"], OutsideService("theirs", "stranger"))
     assert refused == {}
 
 
-async def _tried(url: str, caller: Caller) -> dict[str, object]:
+async def _tried(url: str, caller: OutsideService) -> dict[str, object]:
     """What a service outside gets of the model, by what it asked for; anything but a 404 is an error."""
     bus = await NatsBus.connect(url, name="test", connect_wait_s=5)
     asker = InferenceClient(bus, caller=caller)
@@ -195,7 +195,7 @@ async def _tried(url: str, caller: Caller) -> dict[str, object]:
     return found
 
 
-async def _completed(bus: NatsBus, caller: Caller) -> bytes:
+async def _completed(bus: NatsBus, caller: OutsideService) -> bytes:
     body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4}
     answer = await bus.request(
         subjects.complete("mine", caller), json.dumps(body).encode(), timeout_s=PATIENCE_S

@@ -155,14 +155,18 @@ def test_a_session_is_pinned_to_a_group_of_its_model_only(http: httpx.Client) ->
 def test_a_session_that_changes_its_model_keeps_its_text_and_begins_its_kv_anew(http: httpx.Client) -> None:
     session = "wanderer"
     say(http, DEMO, "Hello, my name is Ada.", session)  # as no other session begins
-    demo = say(http, DEMO, "I like tea.", session)
+    for _ in range(6):  # while its group is busy, the other one computes a turn anew
+        demo = say(http, DEMO, "I like tea.", session)
+        if cached(demo) > 0:
+            break
     assert cached(demo) > 0
+    turns = demo["session"]["turns"]
     noise = say(http, NOISE, "What is my name?", session, max_tokens=4)
-    assert (noise["model"], cached(noise), noise["session"]["turns"]) == (NOISE, 0, 3)
+    assert (noise["model"], cached(noise), noise["session"]["turns"]) == (NOISE, 0, turns + 1)
     assert noise["usage"]["prompt_tokens"] > demo["usage"]["prompt_tokens"], "the whole conversation"
     record = http.get(f"/v1/sessions/{session}?messages=true").json()
     assert record["model"] == NOISE
-    assert record["num_messages"] == 6
+    assert record["num_messages"] == 2 * (turns + 1)
     back = say(http, DEMO, "What is my name?", session)
     assert said(back) == "Your name is Ada."
     assert 0 < cached(back) <= demo["usage"]["total_tokens"], "of its own blocks, not of those between"

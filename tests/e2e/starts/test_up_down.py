@@ -14,7 +14,7 @@ import pytest
 
 from cli.stack.state import StateDir
 from tests.kits.e2e.stack import Stack, ryz
-from tests.kits.waiting import wait_for
+from tests.kits.waiting import PATIENCE_S, wait_for
 
 NULL = ("--engine", "null", "--groups", "1")
 # a whole GGUF file of one key, `general.architecture`
@@ -51,9 +51,14 @@ def assert_only_logs(folder: Path) -> None:
     assert all(".log" in path.suffixes for path in (folder / ".ryz" / "logs").iterdir())  # also x.log.1
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start) -> None:
+def test_ctrl_c_leaves_nothing(tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     before = shared_memory()
-    stack = start(tmp_path, "--groups", "1", "--routers", "2")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        systemd.settimeout(PATIENCE_S)
+        monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "notify"))
+        stack = start(tmp_path, "--groups", "1", "--routers", "2")
+        assert systemd.recv(100) == b"READY=1"
     urls = [stack.state.url, stack.state.nats_url, stack.state.redis_url, stack.state.kv_redis_url]
     assert all(listening(url) for url in urls)
     # broker, two stores, five services, two processes beside the leader, two ranks; three processes fork

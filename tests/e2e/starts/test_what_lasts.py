@@ -1,7 +1,9 @@
 """The table `What lasts` of docs/operations.md for `ryz up`: each kind of thing, each kind of restart."""
 
 import os
+import shutil
 import signal
+import subprocess
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import psutil
 from tests.kits.e2e.lasting_things import LastingThings
 from tests.kits.e2e.stack import Stack
 from tests.kits.waiting import wait_for
+from tools.docs.manual.command_blocks import ROOT, blocks, commands
 
 NULL = ("--engine", "null", "--groups", "1")
 IN_STATE_DIR = {"files", "batches", "bus users", "tenants", "keys", "prices", "audit log", "usage"}
@@ -32,6 +35,7 @@ def test_what_lasts_with_a_directory_for_sessions(tmp_path: Path) -> None:
         things = LastingThings(first.await_ready())
         assert things.present(first) == IN_SESSION_STORE | IN_STATE_DIR
         assert first.end() == 0
+    lose_and_restore(tmp_path)
     with Stack(tmp_path, *options) as second:
         second.await_ready()
         assert things.present(second) == IN_SESSION_STORE | IN_STATE_DIR
@@ -45,6 +49,21 @@ def test_what_lasts_with_a_directory_for_sessions(tmp_path: Path) -> None:
         assert things.present(third) == IN_SESSION_STORE | IN_STATE_DIR
         assert things.is_deleted(third)
         assert third.end() == 0
+
+
+def lose_and_restore(folder: Path) -> None:
+    """Runs the commands of docs/backup.md, and between them deletes what they have copied."""
+    page = "docs/backup.md"
+    copy, restore = [
+        command.text
+        for block in blocks(page, (ROOT / page).read_text())
+        if block.reason == "runs in the tests of restarts"
+        for command in commands(block)
+    ]
+    subprocess.run(copy, shell=True, cwd=folder, check=True)
+    for name in (".ryz", "kept"):
+        shutil.rmtree(folder / name)
+    subprocess.run(restore, shell=True, cwd=folder, check=True)
 
 
 def restart_store(stack: Stack) -> None:

@@ -19,15 +19,19 @@ from shared.bus import Message, RequestTimedOut
 from shared.bus.accounts import ACCOUNTS, RESPONSE_CALLS, BusAccount, inbox_prefix, user_of, with_user
 from shared.bus.nats import NatsBus
 from shared.errors import InvalidRequest, Unavailable
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from tests.kits.proxies.tcp import TcpProxy
 from tests.kits.servers import GuardedNats
 from tests.kits.waiting import PATIENCE_S
 
 LEADERS, ROUTERS, KVSTATE = {"worker"}, {"router"}, {"kvstate"}
 CALLERS, OUTSIDE = {"gateway"}, {"outside"}
-OURS = Caller("outside", "outside")
-THEIRS = (Caller("default", "outside"), Caller("outside", "billing"), Caller("acme", "billing"))
+OURS = OutsideService("outside", "outside")
+THEIRS = (
+    OutsideService("default", "outside"),
+    OutsideService("outside", "billing"),
+    OutsideService("acme", "billing"),
+)
 SERVICES = {"gateway", "router", "worker", "kvstate"}
 
 # subject: (users that may publish, users that may read)

@@ -27,6 +27,7 @@ async def test_a_limited_subscription_outlives_the_broker(tmp_path: Path, spent:
             await sender.publish("calls", b"%d" % number)
         await until(lambda: len(got) >= (50 if spent else 10))
         broker.stop()
+        await until(lambda: not bus.connected and not sender.connected)
         broker.start()
         await until(lambda: bus.connected and sender.connected)
         for round_number in range(3):  # messages must arrive in every round

@@ -17,7 +17,7 @@ TRIES = 20
 SUPERVISOR = """
 import asyncio, json, os, sys
 from pathlib import Path
-from cli.stack.forking.messages import Fork
+from cli.stack.forking.messages import ForkService
 from cli.stack.forking.servers import ForkServers
 
 def ended(pid):
@@ -32,7 +32,7 @@ async def main():
     codes = []
     for _ in range(tries):
         with open(os.devnull, "wb") as log:
-            request = Fork("one", "one", "ends_at_once", dict(os.environ), False)
+            request = ForkService("one", "one", "ends_at_once", dict(os.environ), False)
             process = await servers.fork("one", request, [log.fileno()])
         while not ended(process.pid):
             os.sched_yield()
@@ -48,7 +48,7 @@ asyncio.run(main())
 KILLED = """
 import asyncio, json, os, signal, sys
 from pathlib import Path
-from cli.stack.forking.messages import Fork
+from cli.stack.forking.messages import ForkService
 from cli.stack.forking.servers import ForkServers
 
 async def main():
@@ -57,7 +57,7 @@ async def main():
     servers.collect_others(tuple)
     assert await servers.is_ready("one")
     with open(os.devnull, "wb") as log:
-        request = Fork("one", "one", "with_a_child", dict(os.environ), False)
+        request = ForkService("one", "one", "with_a_child", dict(os.environ), False)
         process = await servers.fork("one", request, [log.fileno()])
     while not (folder / "child").exists():
         await asyncio.sleep(0.01)

@@ -103,7 +103,7 @@ async def test_restarts_after_crashes_with_thread_pools(wide: Path) -> None:
                 assert threads_of(fork_server) == 1
                 imports_s = cpu_s(fork_server)
                 assert threads_of(pid) >= 2, "the test has to use a pool"
-            assert parent(pid) == fork_server
+            assert parent(pid) == fork_server, f"the first one runs: {runs(fork_server)}"
             os.kill(pid, signal.SIGKILL)
             with pytest.raises(EngineFailed, match=r"rank 0 \(pid \d+\) is gone: killed by SIGKILL"):
                 await submit_on(engine)

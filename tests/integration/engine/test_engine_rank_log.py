@@ -34,6 +34,16 @@ rank_process.connect = fail
 sys.exit(fork_server.main())
 """
 CONFIG = rank_config(threads=1, collectives="shm")
+# the same in a rank with an interpreter of its own, as `RYZ_RANK_START=spawn` starts it
+SPAWNED = """
+import sys
+from services.worker.engine import __main__
+from services.worker.engine.rank import rank_process
+def fail(config):
+    raise RuntimeError("the moon is wrong")
+rank_process.connect = fail
+sys.exit(__main__.main())
+"""
 
 
 def fail_by(what: str, form: str, until_reports: int) -> tuple[int, bytes, str]:
@@ -56,7 +66,7 @@ def fail_by(what: str, form: str, until_reports: int) -> tuple[int, bytes, str]:
         rank.close()
         forked = msgspec.msgpack.decode(ours.recv(MAX_PACKET_BYTES), type=ForkServerReport)
         assert isinstance(forked, Forked)
-        leader.sendall(pack_frame(FrameKind.CONFIG, CONFIG))
+        leader.sendall(pack_frame(FrameKind.CONFIG, msgspec.structs.replace(CONFIG, rank=3)))
         report = leader.recv(65536)
         for _ in range(until_reports):
             ours.recv(MAX_PACKET_BYTES)
@@ -89,3 +99,23 @@ def test_the_stack_of_a_rank_that_a_signal_ended_is_a_line() -> None:
               "rank": 3, "pid": pid, "signal": "SIGSEGV"}  # fmt: skip
     assert wanted.items() <= line.items()
     assert any("in fail" in frame for frame in line["stack"])
+
+
+def test_a_rank_of_its_own_interpreter_names_its_rank_and_group() -> None:
+    leader, rank = socket.socketpair()
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RYZ_LOG_FORMAT": "json"}
+    for name in ("RYZ_INSTANCE_ID", "RYZ_GROUP"):  # as on another host, where neither is known
+        environment.pop(name, None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", SPAWNED, str(rank.fileno()), str(os.getpid())],
+        pass_fds=(rank.fileno(),), stderr=subprocess.PIPE, env=environment, text=True,
+    )  # fmt: skip
+    rank.close()
+    config = msgspec.structs.replace(CONFIG, rank=2, group="g7", instance_id="i1")
+    with leader:
+        leader.sendall(pack_frame(FrameKind.CONFIG, config))
+        _, text = process.communicate(timeout=60)
+    (line,) = [json.loads(one) for one in text.splitlines()]
+    assert problems_of(line) == []
+    wanted = {"event": "a rank failed", "role": "rank", "rank": 2, "group": "g7", "instance": "i1"}
+    assert wanted.items() <= line.items()

@@ -126,7 +126,10 @@ async def test_the_file_of_a_profile_shows_all_ranks_each_op_inside_its_step(eng
     )  # fmt: skip
     found = profile_file([TimedRecording(recording, ClockOffset(0, 0))])
     tracks = nested(found.events)
-    assert set(tracks) == {(2, 1), (3, 1)}  # a thread for each rank
+    # a thread for each rank; of the collectives, who was last to each, and a row for each rank
+    assert set(tracks) == {(2, 1), (3, 1), (100, 1), (100, 2), (100, 3)}
+    assert len(tracks[100, 1]) == 8
+    assert all(1 <= sum(name == "exchange" for name, _ in tracks[100, row]) <= 64 for row in (2, 3))
     one, other = ([name for name, depth in tracks[pid, 1] if depth == 2] for pid in (2, 3))
     assert one == other  # the same ops in the same order
     spans = [event for event in found.events if event["ph"] == "X" and event["pid"] == 2]

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from services.gateway.admission.caller import BackgroundCall
-from services.gateway.answering.background_calls import in_background
+from services.gateway.answering.intake.new_calls import in_background
 from shared import codec, subjects
 from shared.bus import Message
 from shared.messages import GenerateRequest, UsagePage, UsageQuery, UsageSum

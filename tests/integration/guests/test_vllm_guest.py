@@ -1,6 +1,7 @@
 """vLLM's process with a stand-in for vLLM: a real child, its own processes, sockets and signals."""
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -12,7 +13,7 @@ import pytest
 
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.rank_protocol.plan import Alternative
-from tests.kits.guests.process_group import core_of, group_of, pid_of
+from tests.kits.guests.process_group import core_of, group_of, guard_of, pid_of
 from tests.kits.guests.vllm_guest import Watched, sequence, stub_guest
 from tests.kits.waiting import until
 
@@ -30,15 +31,17 @@ async def watched(tmp_path: Path) -> AsyncIterator[Watched]:
 
 
 async def test_it_says_what_it_is(tmp_path: Path) -> None:
-    events = '--kv-events-config \'{"enable_kv_cache_events": true, "endpoint": "tcp://*:5557"}\''
-    watched = stub_guest(tmp_path, f"--max-model-len 128 --max-num-seqs 4 --lora-modules a=/x b=/y {events}")
+    addresses = {"endpoint": f"ipc://{tmp_path}/events", "replay_endpoint": f"ipc://{tmp_path}/replays"}
+    events = f"--kv-events-config '{json.dumps({'enable_kv_cache_events': True, **addresses})}'"
+    watched = stub_guest(tmp_path, f"--max-model-len 128 --max-num-seqs 4 {events}")
     facts = await watched.guest.start()
     try:
         assert (facts.name, facts.context_length, facts.vocab_size) == ("vLLM 0.0.stub", 128, 2048)
         assert (facts.max_running, facts.kv_tokens) == (4, 2048)
-        assert {"adapters", "logprobs", "seed", "continuation"} <= facts.abilities
-        assert "grammar" not in facts.abilities
-        assert watched.guest.status()["kv_events"] == "tcp://*:5557"
+        assert {"logprobs", "seed", "continuation"} <= facts.abilities
+        # "grammar": the model's directory has no tokenizer
+        assert not {"adapters", "grammar"} & facts.abilities
+        assert watched.guest.status()["kv_events"] == addresses["endpoint"]
     finally:
         await watched.guest.stop()
 
@@ -105,7 +108,6 @@ async def test_tenants_share_what_is_cached_if_they_may(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"adapter": "none"}, "has no adapter 'none'"),
         ({"so_far": [11], "presence_penalty": 1.0}, "presence_penalty"),
         ({"prompt": [10] * 600}, "longer than the maximum model length"),
     ],
@@ -176,7 +178,9 @@ async def test_stop_ends_all_processes(watched: Watched) -> None:
     assert not watched.failures
 
 
-async def test_nothing_is_left_when_the_leader_is_killed(tmp_path: Path) -> None:
+@pytest.mark.parametrize("also", ["", "child", "guard"])
+async def test_nothing_is_left_when_the_leader_is_killed(tmp_path: Path, also: str) -> None:
+    """Also if another of the processes that would notice is killed at the same moment."""
     program = (
         "import asyncio, pathlib, sys\n"
         "from tests.kits.guests.vllm_guest import stub_guest\n"
@@ -193,10 +197,13 @@ async def test_nothing_is_left_when_the_leader_is_killed(tmp_path: Path) -> None
     assert leader.stdout is not None
     while not (line := (await leader.stdout.readline()).strip()).isdigit():
         assert line, "the leader ended"
-    assert len(group_of(int(line))) >= 2
+    pid = int(line)
+    await until(lambda: len(group_of(pid)) >= 3)
+    if also:
+        os.kill(pid if also == "child" else guard_of(pid), signal.SIGKILL)
     leader.kill()
-    await leader.wait()
-    await until(lambda: not group_of(int(line)))
+    await leader.communicate()  # also closes its pipe
+    await until(lambda: not group_of(pid))
 
 
 @pytest.mark.parametrize(
@@ -206,7 +213,7 @@ async def test_nothing_is_left_when_the_leader_is_killed(tmp_path: Path) -> None
         ("--max-model-len many", True, "invalid int value: 'many'"),
         ("--no-such-thing 1", True, "unrecognized arguments: --no-such-thing"),
         ("--model other", True, "RYZ_MODEL names the model"),
-        ("--lora-modules a", True, "id, name and path must be set"),
+        ("--lora-modules a=/x", True, "a group with RYZ_ENGINE=vllm serves no adapters"),
         ("--stub-core-error 'out of memory'", False, "RuntimeError: out of memory"),
         ("--stub-write 'GET / HTTP/1.1'", False, "it sent what is no message"),
     ],

@@ -90,7 +90,7 @@ async def test_a_stalled_or_cut_connection_is_over_when_it_is_over(
     port = int(redis_url.split(":")[2].split("/", maxsplit=1)[0])
     async with TcpProxy(port) as proxy:
         url = f"redis://127.0.0.1:{proxy.port}/0"
-        async with running(nats_url, url, kv_timeout_s=0.2, redis_timeout_s=0.2) as service:
+        async with running(nats_url, url, kv_timeout_s=1.0, redis_timeout_s=1.0) as service:
             proxy.stall()
             with pytest.raises(Unavailable):
                 await blocks.find(names)

@@ -111,11 +111,13 @@ PERSISTENT = ("--appendonly", "yes", "--appendfsync", "everysec")
 
 def write_turns(server: ServerProcess, names: list[str]) -> None:
     """Two writes of a script are a transaction in Redis's log."""
-    store = client(server, "kvstate", "pKvstate1").register_script(
+    store = client(server, "kvstate", "pKvstate1")
+    wait_for(lambda: not _loads(store), "the store has read its log")
+    write = store.register_script(
         "redis.call('HSET', KEYS[1], 'r', 'text') redis.call('PEXPIRE', KEYS[1], 100000)"
     )
     for name in names:
-        store([f"ryz:session:acme:{name}"])
+        write([f"ryz:session:acme:{name}"])
 
 
 def stored(server: ServerProcess) -> set[bytes]:

@@ -263,7 +263,7 @@ def test_what_is_there_is_not_written_over_unless_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "options", "said"),
     [
-        ("x", (), "is converted to a file NAME.gguf"),
+        ("x", (), "is a directory, so it becomes a file: name one, as"),
         (
             "x.gguf",
             ("--type", "Q4_K"),

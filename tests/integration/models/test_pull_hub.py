@@ -215,3 +215,61 @@ def test_weights_as_pickles_are_refused(hub: FileServer) -> None:
     hub.answers["/api/models/someone/old"] = Answer(b"{")
     with pytest.raises(CommandError, match="cannot be reached"):
         pull(hub_name("hf:someone/old"))
+
+
+@pytest.mark.parametrize("headers", [{"Retry-After": "0"}, {"RateLimit": '"resolvers";r=0;t=0'}])
+def test_a_limit_of_requests_is_waited_for(hub: FileServer, headers: dict[str, str]) -> None:
+    limited = [Answer(b"{}", 429, headers), Answer(b"{}", 503, headers)]
+    hub.refusals = {"/api/models/someone/some-model": [*limited], WEIGHTS: [*limited]}
+    hub.cut_at[WEIGHTS] = 1_000_000
+    pull(hub_name(MODEL))
+    assert hub.ranges(WEIGHTS) == ["", "", "", "bytes=1000000-"]
+
+
+@pytest.mark.parametrize("headers", [{}, {"Retry-After": "86400"}, {"Retry-After": "tomorrow"}])
+def test_a_limit_without_an_end_in_sight_is_one_sentence(hub: FileServer, headers: dict[str, str]) -> None:
+    hub.answers["/api/models/someone/some-model"] = Answer(b"{}", 429, headers)
+    with pytest.raises(
+        CommandError, match=r"allows no more so soon \(429\)\. `ryz models pull hf:someone/some-model`"
+    ):
+        pull(hub_name(MODEL))
+
+
+def test_a_file_of_xet_comes_over_its_bridge_and_gets_no_token(hub: FileServer) -> None:
+    """Files in Xet are plain bytes for clients that follow the redirection, which leads to another host."""
+    resolve = f"/someone/some-model/resolve/{COMMIT}/model.safetensors"
+    with FileServer() as bridge:
+        bridge.answers[WEIGHTS] = hub.answers.pop(WEIGHTS)
+        hub.answers[resolve].headers |= {
+            "Location": bridge.url + WEIGHTS,
+            "X-Xet-Hash": "ab" * 32,
+            "X-Linked-Size": str(len(bridge.answers[WEIGHTS].body)),
+            "Link": f'<{hub.url}/api/models/someone/some-model/xet-read-token/{COMMIT}>; rel="xet-auth"',
+        }
+        bridge.cut_at[WEIGHTS] = 2_000_000
+        path = pull(hub_name(MODEL))
+        assert (path / "model.safetensors").read_bytes() == bridge.answers[WEIGHTS].body
+        assert bridge.ranges(WEIGHTS) == ["", "bytes=2000000-"]
+        assert {one.token for one in bridge.asked} == {""}
+    assert {one.token for one in hub.asked} == {"Bearer a-token"}
+
+
+def test_a_server_without_ranges_sends_the_file_again(hub: FileServer) -> None:
+    hub.cut_at[WEIGHTS], hub.whole = 1_000_000, {WEIGHTS}
+    path = pull(hub_name(MODEL))
+    assert (path / "model.safetensors").read_bytes() == hub.answers[WEIGHTS].body
+
+
+def test_a_part_that_is_complete_is_not_asked_for_behind_its_end(hub: FileServer, tmp_path: Path) -> None:
+    part = tmp_path / "models" / "hf" / "someone" / ".some-model.part" / "model.safetensors.part"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(hub.answers[WEIGHTS].body)
+    pull(hub_name(MODEL))
+    assert hub.ranges(WEIGHTS) == []
+
+
+def test_a_redirection_without_an_end_is_one_sentence(hub: FileServer) -> None:
+    hub.answers[WEIGHTS] = Answer(status=302, headers={"Location": hub.url + WEIGHTS})
+    with pytest.raises(CommandError, match=r"broke off after|cannot be reached") as caught:
+        pull(hub_name(MODEL))
+    assert "\n" not in str(caught.value)

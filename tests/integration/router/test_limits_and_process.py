@@ -121,7 +121,7 @@ async def test_state_server_asks_where_the_session_was(
         await nats_bus.publish(message.reply, encode(SessionFound(record=record)))
 
     kvstate = await nats_bus.subscribe(subjects.SESSION_GET, answer)
-    async with router(nats_url, router_policy="state_server"):
+    async with router(nats_url, router_policy="state_server", lookup_timeout_s=PATIENCE_S):
         for turn in range(1, 5):
             assert await caller.group_of("s") == leaders[turn % 2].group
         await kvstate.unsubscribe()

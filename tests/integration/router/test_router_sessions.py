@@ -11,6 +11,7 @@ from shared.bus import Message
 from shared.bus.nats import NatsBus
 from shared.codec import decode, decode_reply, encode
 from shared.errors import InvalidRequest
+from shared.identity import named_root
 from shared.messages import (
     Accepted,
     GenerateRequest,
@@ -221,3 +222,22 @@ async def test_status_and_metrics_show_sessions_and_pins(
         uneven = service.registry.get_sample_value("ryz_router_work_imbalance", {"model": model_name})
         assert uneven is not None
         assert 0.3 < uneven < 0.7  # three quarters of the work instead of half
+
+
+async def test_a_key_of_the_body_leads_to_one_group_also_after_a_router_restarts(
+    nats_url: str, nats_bus: NatsBus, caller: Caller, leaders: list[Leader]
+) -> None:
+    """Requests without a session, each of another text: eight keys, so none shares a group by its text."""
+
+    def request(number: int, turn: int) -> GenerateRequest:
+        key = named_root("default", "prompt_cache_key", f"agent-{number}")
+        return caller.request(prompt=f"{turn} of {number}", route_key=key)
+
+    async def groups(turn: int) -> list[str]:
+        async with router(nats_url) as service:
+            await until_known(service, *leaders)
+            return [(await reason_of(caller, leaders, request(number, turn)))[0] for number in range(8)]
+
+    first = await groups(0)
+    assert len(set(first)) == 2
+    assert [await groups(turn) for turn in (1, 2)] == [first, first]

@@ -95,7 +95,7 @@ async def leader(nats_url: str, heard: Heard) -> AsyncIterator[Leader]:
     yield Leader(process, pid)
     if process.returncode is None:
         process.kill()
-        await process.wait()
+    await process.communicate()  # also closes the pipes of one that has ended
     await until(lambda: not alive(pid))
 
 

@@ -16,13 +16,12 @@ from tests.kits.e2e.stack import ROOT, Stack
 from tests.kits.prometheus.server import PrometheusServer, ScrapeTarget
 from tests.kits.proxies.threaded import ThreadedProxy
 from tests.kits.servers import RedisServer
-from tests.kits.waiting import wait_for
+from tests.kits.waiting import PATIENCE_S, wait_for
 
 RULES = sorted((ROOT / "deploy" / "prometheus").glob("*.yaml"))
 FAR = "g2"
 # all blocks go through the store, which some faults damage
 KEEP_ALL_KV = {"RYZ_KV_FETCH": "always", "RYZ_KV_FETCH_MIN_TOKENS": "16", "RYZ_KV_HOST_DIR": ""}
-READY_S = 90.0
 _SCRAPES = scaled(3, 7)  # before a fault; in full more than the shortest window of the rules has
 
 
@@ -119,4 +118,4 @@ class WatchedStack:
                 service.ready for service in self.stack.state.services
             )
 
-        wait_for(whole, "all is ready again", READY_S)
+        wait_for(whole, "all is ready again", PATIENCE_S)

@@ -12,9 +12,8 @@ from typing import Literal
 
 from benchmarks.failover.fleet import FleetProbe
 from shared.bus.nats import NatsBus
-from tests.kits.waiting import until
+from tests.kits.waiting import PATIENCE_S, until
 
-READY_S = 90.0  # on an idle machine a rank takes about one second, a leader four
 SETTLE_S = 2.2  # a service that was ready this long before it died is restarted without a longer pause
 Victim = Literal["rank", "leader"]
 
@@ -67,12 +66,12 @@ async def _kill(urls: Mapping[str, str], victims: list[Victim], chance: random.R
 
 
 async def _back(fleet: FleetProbe, group: str, since: float) -> None:
-    await until(lambda: fleet.ready(group, since), READY_S)
+    await until(lambda: fleet.ready(group, since), PATIENCE_S)
 
 
 async def all_ready(fleet: FleetProbe) -> dict[str, tuple[int, list[int]]]:
     """Waits until all groups are ready; returns the process ids of each group's leader and ranks."""
-    async with asyncio.timeout(READY_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             lately = time.monotonic() - 1
             if fleet.beats and all(fleet.ready(group, lately) for group in fleet.beats):

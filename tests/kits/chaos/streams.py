@@ -17,10 +17,9 @@ from typing import Any
 
 import httpx
 
-from tests.kits.waiting import wait_for
+from tests.kits.waiting import PATIENCE_S, wait_for
 
 Body = dict[str, Any]
-END_S = 60.0  # for streams to end
 MAX_PROBLEMS = 20  # most problems that are shown; all are counted
 _TEXTS = (
     "Hello, my name is {name}.",
@@ -236,7 +235,7 @@ class Readers:
     def await_streams(self, more: int) -> None:
         """Waits until `more` further streams have ended."""
         wanted = self.streams + more
-        wait_for(lambda: self.streams >= wanted, f"{more} streams end", END_S)
+        wait_for(lambda: self.streams >= wanted, f"{more} streams end", PATIENCE_S)
 
 
 def difference(said: Said, expected: Said) -> str:

@@ -18,7 +18,7 @@ from shared.bus.accounts import inbox_prefix, user_of
 from shared.bus.nats import NatsBus
 from shared.client import InferenceClient
 from shared.messages import ChatMessage, GenerateRequest, Sampling
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from tests.contract.corpus.senders.grpc_calls import SERVICE, Infer
 
 LIMIT_S = 30.0
@@ -178,7 +178,7 @@ class Doors:
 
     async def bus(self, ask: Ask) -> Used:
         """A whole answer by one message on the bus."""
-        caller = Caller("outside", "outside")
+        caller = OutsideService("outside", "outside")
         async with _bus(self.nats_url) as bus:
             answer = await bus.request(
                 subjects.complete("demo", caller), json.dumps(_chat(ask)).encode(), timeout_s=LIMIT_S
@@ -198,7 +198,7 @@ class Doors:
             tenant="outside",
         )
         async with _bus(self.nats_url) as bus:
-            client = InferenceClient(bus, caller=Caller("outside", "outside"))
+            client = InferenceClient(bus, caller=OutsideService("outside", "outside"))
             await client.start()
             try:
                 usage = (await client.complete(request, timeout_s=LIMIT_S)).usage

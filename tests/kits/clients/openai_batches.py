@@ -9,8 +9,7 @@ from openai import NotFoundError, OpenAI
 
 from tests.kits.clients.openai_tests import OpenAITests
 from tests.kits.clients.served import Served
-
-DONE_S = 60.0
+from tests.kits.waiting import PATIENCE_S
 
 
 class OpenAIBatchTests(OpenAITests):
@@ -35,7 +34,7 @@ class OpenAIBatchTests(OpenAITests):
         batch = openai.batches.create(
             input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h"
         )
-        give_up = time.monotonic() + DONE_S
+        give_up = time.monotonic() + PATIENCE_S
         while batch.status != "completed":
             assert time.monotonic() < give_up, batch
             time.sleep(0.1)

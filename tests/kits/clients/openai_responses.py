@@ -9,8 +9,7 @@ from openai import NotFoundError, OpenAI
 from tests.kits.clients.openai_tests import OpenAITests
 from tests.kits.clients.openai_tools import Verdict
 from tests.kits.clients.served import Served
-
-DONE_S = 30.0
+from tests.kits.waiting import PATIENCE_S
 
 
 class OpenAIResponsesTests(OpenAITests):
@@ -49,7 +48,7 @@ class OpenAIResponsesTests(OpenAITests):
             model=served.model, input="Hello.", background=True, max_output_tokens=16
         )
         assert made.status in {"queued", "in_progress"}
-        give_up = time.monotonic() + DONE_S
+        give_up = time.monotonic() + PATIENCE_S
         while (read := openai.responses.retrieve(made.id)).status in {"queued", "in_progress"}:
             assert time.monotonic() < give_up, read
             time.sleep(0.1)

@@ -1,26 +1,18 @@
-"""Runs `deploy/configure.py` as a plain script, with a fake `docker` where one is needed."""
+"""Runs `deploy/pin_images.py` as a plain script, with a fake `docker`."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
-from deploy import configure
+from deploy import pin_images
 
 
-def run_configure(
-    file: Path,
-    what: str,
-    *more: str,
-    path: str = "",
-    env: Mapping[str, str] = os.environ,
-    timeout_s: float = 30.0,
-) -> "subprocess.CompletedProcess[str]":
+def run_pin_images(file: Path, path: str) -> "subprocess.CompletedProcess[str]":
     """Runs it isolated, without site packages."""
-    env = {**env, "PATH": path or os.environ["PATH"]}
-    command = [sys.executable, "-IS", str(Path(configure.__file__)), what, *more, "--file", str(file)]
-    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s, check=False)
+    command = [sys.executable, "-IS", str(Path(pin_images.__file__)), "--file", str(file)]
+    env = {**os.environ, "PATH": path}
+    return subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=False)
 
 
 def stand_in_docker(folder: Path, script: str) -> str:

@@ -108,7 +108,7 @@ async def _send_garbage(stack: Stack) -> None:
 
 def stack_subject(stack: Stack, user: str) -> str:
     """The subject on which this user may ask for generations."""
-    return subjects.generate(stack.state.model, subjects.Caller(user, user))
+    return subjects.generate(stack.state.model, subjects.OutsideService(user, user))
 
 
 def move_a_stream(stack: Stack, request_id: str) -> None:

@@ -64,7 +64,9 @@ class Stack:
             options = (*options, "--model", "demo")
         if calm and "--routers" not in options:
             options = (*options, "--routers", "1")
-        given = {**os.environ, **(CALM if calm else {}), **(env or {})}
+        # commands of other tests are not to find it from their folders
+        of_its_own = {"XDG_STATE_HOME": str(folder.parent / f"{folder.name}-state-home")}
+        given = {**os.environ, **of_its_own, **(CALM if calm else {}), **(env or {})}
         words = ["up", "--port", "0", *options]
         with self.output.open("wb") as file:
             # it gets SIGTERM if the tests are killed, so that it never outlives them

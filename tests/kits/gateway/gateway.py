@@ -4,7 +4,7 @@ The model's name selects the leader's behaviour: see `Fleet`.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -48,9 +48,12 @@ from tests.kits.memory_bus import MemoryBroker, MemoryBus
 from tests.kits.waiting import PATIENCE_S, until
 
 GROUP = "g0"
-_ENDS_S = 5.0  # handlers that were cancelled end in a few rounds of the loop
+_ENDS_S = 30.0  # handlers that were cancelled end in a few rounds of the loop
 DEFAULTS = SamplingDefaults(temperature=0.2, top_p=0.9, top_k=0, min_p=0.0, repetition_penalty=1.0)
 WORDS = ("Hello", ", ", 'you "there"', "\n")
+MODELS = frozenset(
+    ("demo", "slow", "stuck", "late-refusal", "breaks", "flood", "long", "parts", "custom", "cut", "waits")
+)
 
 
 @dataclass
@@ -155,39 +158,24 @@ class Fleet:
             deltas = [Delta(choice=choice, text=text, finish_reason=finish) for choice in choices]
             return lambda **ids: Tokens(deltas=deltas, **ids)
 
-        def failed(code: str, message: str, **data: Any) -> Any:
-            return lambda **ids: Failed(code=code, message=message, data=data, **ids)
-
         def accepted(**ids: Any) -> AnyFrame:
             session = request.session.session_id if request.session else ""
             reason, kv = self.decided
             sampling = request.sampling.missing_of(DEFAULTS)
             return Accepted(group=GROUP, session_id=session, reason=reason, kv=kv, sampling=sampling, **ids)
 
-        if request.model not in {
-            "demo",
-            "slow",
-            "stuck",
-            "late-refusal",
-            "breaks",
-            "flood",
-            "long",
-            "parts",
-            "custom",
-            "cut",
-            "waits",
-        }:
-            code = request.model[6:] if request.model.startswith("fails-") else "model_not_found"
-            yield [failed(code, f"no group serves {request.model!r}", param="model", retry_after_s=3.0)]
+        if request.model not in MODELS:
+            code, message = _refusal_of(request.model), f"no group serves {request.model!r}"
+            yield [_failed(code, message, param="model", retry_after_s=3.0)]
             return
         yield [accepted]
         if request.model == "late-refusal":
             await asyncio.sleep(0.02)
-            yield [failed("context_length_exceeded", "the prompt has 9000 tokens", param="messages")]
+            yield [_failed("context_length_exceeded", "the prompt has 9000 tokens", param="messages")]
         elif request.model == "breaks":
             yield [tokens("Hel")]
             await asyncio.sleep(0.02)
-            yield [failed("group_lost", "group g0 is gone")]
+            yield [_failed("group_lost", "group g0 is gone")]
         elif request.model in {"slow", "flood"}:
             text = "word " if request.model == "slow" else "word " * 40_000
             while True:
@@ -198,9 +186,7 @@ class Fleet:
                 yield [tokens("word " * 40_000)]
             yield [tokens("", "stop"), lambda **ids: Done(usage=Usage(completion_tokens=9), **ids)]
         elif request.model in ("parts", "custom"):
-            for part in PARTS if request.model == "parts" else CUSTOM_PARTS:
-                text = part.text if isinstance(part, TextPart) else ""
-                delta = Delta(text=text, parts=[part])
+            for delta in _deltas_of(PARTS if request.model == "parts" else CUSTOM_PARTS):
                 yield [lambda delta=delta, **ids: Tokens(deltas=[delta], **ids)]
             usage = Usage(prompt_tokens=3, completion_tokens=9, reasoning_tokens=2)
             yield [tokens("", "tool_calls"), lambda **ids: Done(usage=usage, **ids)]
@@ -329,3 +315,17 @@ async def running_gateway(
 def _left(before: "set[asyncio.Task[object]]") -> "set[asyncio.Task[object]]":
     """Other tasks than those of before that still run."""
     return {task for task in asyncio.all_tasks() - before if task is not asyncio.current_task()}
+
+
+def _deltas_of(parts: Iterable[Any]) -> list[Delta]:
+    """A delta for each part, with its text where it has one."""
+    return [Delta(text=part.text if isinstance(part, TextPart) else "", parts=[part]) for part in parts]
+
+
+def _failed(code: str, message: str, **data: Any) -> Any:
+    return lambda **ids: Failed(code=code, message=message, data=data, **ids)
+
+
+def _refusal_of(model: str) -> str:
+    """The code of `fails-CODE`; another name is that of no model."""
+    return model.removeprefix("fails-") if model.startswith("fails-") else "model_not_found"

@@ -12,6 +12,7 @@ from shared import subjects
 from shared.bus import Bus, Handler, Message, Subscription
 from shared.codec import decode, encode
 from shared.errors import RyzError, SessionNotFound
+from shared.identity import is_made_session_id
 from shared.messages import (
     ErrorReply,
     HoldersQuery,
@@ -118,6 +119,7 @@ class SessionServices:
             kv_bytes=4096,
             kv_blocks=2,
             kv_byte_seconds=8192.5,
+            title=next((one.content for one in record.messages if one.role == "user"), "")[:96],
         )
 
     def _get(self, message: Message) -> Wire:
@@ -142,6 +144,8 @@ class SessionServices:
     def _list(self, message: Message) -> Wire:
         query = decode(message.data, SessionList)
         mine = [record for (tenant, _), record in self.records.items() if tenant == query.tenant]
+        if not query.spare:
+            mine = [one for one in mine if one.turns != 1 or not is_made_session_id(one.session_id)]
         mine.sort(key=lambda record: (record.updated_ms, record.session_id), reverse=True)
         start = int(query.cursor or 0)
         rest = mine[start + query.limit :]

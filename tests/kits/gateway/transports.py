@@ -17,9 +17,9 @@ from shared.bus import Message
 from tests.kits.gateway.gateway import Gateway
 from tests.kits.gateway.grpc_client import bare_client
 from tests.kits.memory_bus import MemoryBus
+from tests.kits.waiting import PATIENCE_S
 
 CHAT = "/v1/chat/completions"
-_LIMIT_S = 10.0
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ def _of_http(stream: bool) -> Ask:
         gateway: Gateway, *, model: str = "demo", key: str = "", session: str = "", **fields: Any
     ) -> TransportAnswer:
         headers = _headers(key, session)
-        async with httpx.AsyncClient(timeout=_LIMIT_S) as client:
+        async with httpx.AsyncClient(timeout=PATIENCE_S) as client:
             answer = await client.post(gateway.url + CHAT, json=_body(model, stream, fields), headers=headers)
         if answer.status_code != 200:
             return _failed(answer.json()["error"])
@@ -102,7 +102,7 @@ def _of_websocket(stream: bool) -> Ask:
                 request["headers"] = {"X-Session-Id": session}
             await socket.send(json.dumps(request))
             events, session_id = list[dict[str, Any]](), ""
-            async with asyncio.timeout(_LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 async for raw in socket:
                     message = json.loads(raw)
                     session_id = message.get("headers", {}).get("x-session-id", session_id)
@@ -139,12 +139,15 @@ def _of_grpc(stream: bool) -> Ask:
         async with bare_client(gateway) as client:
             try:
                 if not stream:
-                    answer = await client.infer(request, metadata=metadata, timeout=_LIMIT_S)
+                    answer = await client.infer(request, metadata=metadata, timeout=PATIENCE_S)
                     return _inferred([answer])
                 # a call that ends while a client writes to it loses its status, unless the call itself writes
-                call = client.stream(_only(request), metadata=metadata, timeout=_LIMIT_S)
+                call = client.stream(_only(request), metadata=metadata, timeout=PATIENCE_S)
                 responses = [response async for response in call]
             except grpc.aio.AioRpcError as error:
+                if stream and error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata():
+                    # it ended before its request was written all the same: grpc's client lost the status
+                    return await ask(gateway, model=model, key=key, session=session, **fields)
                 found = dict(error.trailing_metadata() or ())
                 return TransportAnswer(code=str(found["x-ryz-code"]), message=str(error.details()))
         wrong = next((one for one in responses if one.error_message), None)
@@ -182,7 +185,7 @@ async def _of_bus(
         await bus.subscribe(reply, take)
         data = json.dumps(_body(model, False, fields)).encode()
         await bus.publish(subjects.complete(model), data, reply=reply, headers=_headers(key, session))
-        answer = await asyncio.wait_for(waiting, _LIMIT_S)
+        answer = await asyncio.wait_for(waiting, PATIENCE_S)
     finally:
         await bus.close()
     body = json.loads(answer.data)

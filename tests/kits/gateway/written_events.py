@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from services.gateway.answering.events.source import StreamEvent
+from services.gateway.answering.events.ports import StreamEvent
 from services.gateway.answering.resumption.event_ids import UNNUMBERED
 from services.gateway.transports.http.server_sent_events import encoded_batch
 

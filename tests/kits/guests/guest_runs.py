@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from services.worker.guests.port import Guest, GuestFacts, GuestPart, GuestSequence
+from services.worker.rank_protocol.demanded_form import DemandedForm
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence, Sampled
 
@@ -88,6 +89,7 @@ def guest_sequence(
     eos_ids: list[int] | None = None,
     adapter: str = "",
     choice: int = 0,
+    form: DemandedForm | None = None,
 ) -> GuestSequence:
     """Makes a sequence with a number of its own; greedy if nothing else is asked for."""
     new = NewSequence(
@@ -97,5 +99,6 @@ def guest_sequence(
         sampling=sampling or EngineSampling(temperature=0.0),
         eos_ids=eos_ids or [],
         choice=choice,
+        form=form,
     )
     return GuestSequence(new=new, max_tokens=max_tokens, adapter=adapter)

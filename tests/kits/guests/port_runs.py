@@ -9,6 +9,7 @@ from services.worker.domain.blocks.names import BlockNames
 from services.worker.domain.generation.token_constraint import TokenConstraint
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.rank_protocol.demanded_form import DemandedForm
 from services.worker.rank_protocol.engine_info import EngineInfo
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Engine, Sampled, StepPlan, StepResult
@@ -64,7 +65,9 @@ class PortRun:
         before: list[int] | None = None,
         eos_ids: frozenset[int] = frozenset(),
         choice: int = 0,
+        tenant: str = "",
         constraint: TokenConstraint | None = None,
+        form: DemandedForm | None = None,
         **sampling: Any,
     ) -> Sequence:
         """Queues a sequence; greedy, unless `sampling` says otherwise.
@@ -77,12 +80,14 @@ class PortRun:
         one = Sequence(
             request_id=f"r{self._number}",
             choice=choice,
+            tenant=tenant,
             tokens=prompt + (before or []),
             prompt_len=len(prompt),
             max_tokens=max_tokens,
             sampling=EngineSampling(**options),
             eos_ids=eos_ids,
             constraint=constraint,
+            form=form,
         )
         one.enqueued_as(self._number)
         self._came[one.request_id] = []

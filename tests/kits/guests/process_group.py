@@ -28,3 +28,10 @@ def core_of(pid: int) -> int:
     lines = {one: Path(f"/proc/{one}/cmdline").read_bytes() for one in group_of(pid)}
     named = [one for one, line in lines.items() if b"EngineCore" in line]
     return (named or [one for one, line in lines.items() if b"spawn_main" in line])[0]
+
+
+def guard_of(pid: int) -> int:
+    """The process that vLLM's process has forked to end all others."""
+    own = Path(f"/proc/{pid}/cmdline").read_bytes()
+    lines = {one: Path(f"/proc/{one}/cmdline").read_bytes() for one in group_of(pid)}
+    return next(one for one, line in lines.items() if line == own and one != pid)

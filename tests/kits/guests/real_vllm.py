@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from cli.stack.model_dir import demo_model
 from services.worker.guests.vllm.guest import VllmGuest
 from services.worker.guests.vllm.options import VllmOptions
 from services.worker.guests.vllm.process import vllm_environment
@@ -35,16 +36,27 @@ if __name__ == "__main__":
 """
 
 
+def vllm_python() -> str:
+    """An interpreter with vLLM; skips the test if the variable names none."""
+    python = os.environ.get(PYTHON)
+    if not python:
+        pytest.skip(f"{PYTHON} names no interpreter with vLLM")
+    return python
+
+
+def vllm_model() -> Path:
+    """The model that the variable names, by default the demo model."""
+    return Path(os.environ.get(MODEL) or demo_model())
+
+
 def vllm_options(arguments: str = ARGUMENTS) -> VllmOptions:
-    """The environment and the model that the variables name; skips the test if they name none."""
-    if not os.environ.get(PYTHON) or not os.environ.get(MODEL):
-        pytest.skip(f"{PYTHON} names no interpreter with vLLM, or {MODEL} no model in Hugging Face format")
+    """The environment and the model that the variables name."""
     return VllmOptions(
-        vllm_python=os.environ[PYTHON],
+        vllm_python=vllm_python(),
         vllm_args=arguments,
-        model=os.environ[MODEL],
+        model=str(vllm_model()),
         prefix_sharing="tenant",
-        silence_s=30.0,
+        silence_s=60.0,
     )
 
 

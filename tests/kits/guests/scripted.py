@@ -3,19 +3,27 @@
 import asyncio
 from collections.abc import Callable
 
+from llguidance import grammar_from
+
 from services.worker.guests.port import Ability, FinishedBy, GuestFacts, GuestPart, GuestSequence
 from services.worker.null.blocks import NullSequence
+from services.worker.null.model import END, ByteTokenizer
 from services.worker.rank_protocol.plan import Alternative, Sampled
 from services.worker.rank_protocol.step_masks import ANY_TOKEN
+from services.worker.text.grammars.compiled_grammar import CompiledGrammar, MatcherConstraint
+from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 LETTERS = [*range(97, 123)]
+VOCABULARY = TokenVocabulary(ByteTokenizer(), frozenset([END]), 257)
 ABLE: frozenset[Ability] = frozenset(
     {"continuation", "deterministic", "logprobs", "token_ids_in", "token_ids_out"}
 )
 
+FORMED: frozenset[Ability] = ABLE | {"choice", "gbnf", "grammar", "json_schema"}
+
 
 class ScriptedGuest:
-    """Position p gets `tokens[p % len(tokens)]`, whatever the prompt says.
+    """Position p gets `tokens[p % len(tokens)]`, whatever the prompt says, or what the form allows there.
 
     Args:
         by_itself: It goes on with open sequences by itself, a part in each iteration of the event loop; else
@@ -52,6 +60,7 @@ class ScriptedGuest:
         self._by_itself = by_itself
         self._burst = burst
         self._known: dict[int, NullSequence] = {}
+        self._forms: dict[int, MatcherConstraint] = {}
         self._on_part: Callable[[GuestPart], None] = lambda _: None
         self._on_failure: Callable[[str], None] = lambda _: None
 
@@ -72,6 +81,11 @@ class ScriptedGuest:
         self.sequences[seq_id] = sequence
         self.opened.append(sequence)
         self._known[seq_id] = NullSequence(sequence.new, "", 0)
+        if sequence.new.form is not None:
+            if len(sequence.new.token_ids) > sequence.new.prompt_len:
+                self.fail(seq_id, "its grammar begins with the answer, and this one goes on in the middle")
+                return
+            self._forms[seq_id] = CompiledGrammar(VOCABULARY, grammar_from("lark", sequence.new.form.lark))()
         if self._by_itself:
             asyncio.get_running_loop().call_soon(self._go_on, seq_id)
 
@@ -97,7 +111,12 @@ class ScriptedGuest:
         finished: FinishedBy = ""
         while len(sampled) < count and not finished:
             position = len(known.tokens)
-            token_id = known.choose(self._tokens[position % len(self._tokens)], ANY_TOKEN, 257)
+            form, wanted = self._forms.get(seq_id), self._tokens[position % len(self._tokens)]
+            mask = form.mask() if form is not None else ANY_TOKEN
+            wanted = END if mask[END // 8 :] == b"\1" else wanted  # it ends as soon as it may
+            token_id = known.choose(wanted, mask, 257)
+            if form is not None:
+                form.accept([token_id])
             known.tokens.append(token_id)
             top = [Alternative(token_id, 0.0)] if known.logprobs > 0 else []
             sampled.append(Sampled(seq_id=seq_id, token_id=token_id, top=top))
@@ -132,3 +151,4 @@ class ScriptedGuest:
     def _forget(self, seq_id: int) -> None:
         self.sequences.pop(seq_id, None)
         self._known.pop(seq_id, None)
+        self._forms.pop(seq_id, None)

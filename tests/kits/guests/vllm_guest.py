@@ -22,7 +22,7 @@ def stub_python(folder: Path) -> str:
 
 
 def stub_model(folder: Path) -> str:
-    """Writes the files of a model; returns its directory."""
+    """Writes the files of a model without a tokenizer; returns its directory."""
     model = folder / "model"
     model.mkdir(exist_ok=True)
     (model / "config.json").write_text("{}")
@@ -37,7 +37,6 @@ def sequence(
     *,
     so_far: list[int] | None = None,
     eos_ids: list[int] | None = None,
-    adapter: str = "",
     tenant: str = "",
     **sampling: Any,
 ) -> GuestSequence:
@@ -50,7 +49,7 @@ def sequence(
         eos_ids=eos_ids or [],
         tenant=tenant,
     )
-    return GuestSequence(new=new, max_tokens=max_tokens, adapter=adapter)
+    return GuestSequence(new=new, max_tokens=max_tokens)
 
 
 class Watched:

@@ -11,7 +11,7 @@ from services.worker.leader.context import LeaderContext
 from services.worker.leader.kv_events.publisher import LEASE_S, KVEventPublisher
 from services.worker.metrics import WorkerMetrics
 from shared import codec
-from shared.client.kv_events.group_view import Wanted
+from shared.client.kv_events.group_view import WantedCall
 from shared.client.kv_events.index import KVEventIndex
 from shared.errors import Unavailable
 from shared.kv_hash import NAME_BYTES
@@ -218,7 +218,7 @@ class World:
         made = context(self.bus, self._metrics, f"i{self._instances}", lambda: self._now)
         self.publisher = KVEventPublisher(made, self.contents)
 
-    def _answer(self, wanted: Wanted) -> None:
+    def _answer(self, wanted: WantedCall) -> None:
         reply: KVReplayed | KVSnapshotPage
         if isinstance(wanted.call, KVReplay):
             reply = self.publisher.replay(wanted.call)

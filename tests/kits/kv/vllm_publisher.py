@@ -12,6 +12,8 @@ import msgspec
 import zmq
 import zmq.asyncio
 
+from tests.kits.waiting import wait_for
+
 END = (-1).to_bytes(8, "big", signed=True)
 
 
@@ -89,7 +91,16 @@ class VllmPublisher:
         """Cuts the connections of subscribers, and listens again: the engine lives on."""
         self._events.close(linger=0)
         self._events = self._context.socket(zmq.PUB)
-        self._events.bind(self._address)
+        wait_for(self._bound, "the port is free again")  # its thread closes a socket later
+
+    def _bound(self) -> bool:
+        try:
+            self._events.bind(self._address)
+        except zmq.ZMQError as error:
+            if error.errno == zmq.EADDRINUSE:
+                return False
+            raise
+        return True
 
     def kill(self) -> None:
         """Ends it; what was not sent is lost."""

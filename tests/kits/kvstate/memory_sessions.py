@@ -115,10 +115,13 @@ class MemorySessionStore:
             verdicts.append(verdict)
         return PutOutcome(verdicts, dropped)
 
-    async def list_page(self, tenant: str, limit: int, after: PageCursor | None) -> SummaryPage:
+    async def list_page(
+        self, tenant: str, limit: int, after: PageCursor | None, *, spare: bool = True
+    ) -> SummaryPage:
         """See `SessionStore.list_page`."""
         self._sweep()
         mine = [kept for (owner, _), kept in self._kept.items() if owner == tenant]
+        mine = [kept for kept in mine if spare or not kept.spare]
         mine.sort(key=lambda kept: (kept.entry.score_ms, kept.entry.session_id), reverse=True)
         rest = [k for k in mine if after is None or not after.passed(k.entry.score_ms, k.entry.session_id)]
         sessions = [self._summary(kept) for kept in rest[:limit]]

@@ -35,6 +35,8 @@ class FileServer:
         always_cut: Paths whose connections are cut there each time.
         stalls: Paths whose answers stop there until the server ends, instead of being cut.
         asked: All requests.
+        refusals: By path, answers that are given once each, in turn, before its own.
+        whole: Paths whose content is sent whole, whatever range is asked for.
     """
 
     def __init__(self) -> None:
@@ -43,6 +45,8 @@ class FileServer:
         self.always_cut: set[str] = set()
         self.stalls: set[str] = set()
         self.asked: list[Asked] = []
+        self.refusals: dict[str, list[Answer]] = {}
+        self.whole: set[str] = set()
         self.stalling = threading.Event()
         self.ended = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -80,6 +84,10 @@ class FileServer:
             def do_GET(self) -> None:
                 self._answer(with_body=True)
 
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                self._answer(with_body=True)
+
             def log_message(self, format: str, *args: Any) -> None:
                 """Tests read `asked`."""
 
@@ -87,8 +95,15 @@ class FileServer:
                 path, wanted = self.path.partition("?")[0], self.headers.get("Range", "")
                 files.asked.append(Asked(self.command, path, wanted, self.headers.get("Authorization", "")))
                 answer = files.answers.get(path, Answer(status=404))
+                if files.refusals.get(path):
+                    answer = files.refusals[path].pop(0)
+                if path in files.whole:
+                    wanted = ""
                 begin = int(wanted.removeprefix("bytes=").partition("-")[0]) if wanted else 0
-                body = answer.body[begin:]
+                if wanted and answer.status == 200 and begin >= len(answer.body):
+                    answer = Answer(status=416, headers={"Content-Range": f"bytes */{len(answer.body)}"})
+                    wanted = ""
+                body = answer.body[begin if wanted else 0 :]
                 self.send_response(206 if wanted and answer.status == 200 else answer.status)
                 headers = {"Content-Length": str(len(body)), "Accept-Ranges": "bytes"} | answer.headers
                 if wanted:

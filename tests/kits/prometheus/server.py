@@ -17,8 +17,8 @@ import yaml
 
 from tests.kits.prometheus.programs import find_program
 from tests.kits.servers import ServerProcess, free_port
+from tests.kits.waiting import PATIENCE_S
 
-READY_S = 20.0
 _POLL_S = 0.1
 _ASK_S = 30.0
 _KEEP = "100y"  # recordings may be old
@@ -109,9 +109,9 @@ class PrometheusServer(ServerProcess):
 
     def __enter__(self) -> Self:
         self.start()
-        give_up = time.monotonic() + READY_S
+        give_up = time.monotonic() + PATIENCE_S
         while self._http.get(f"{self.url}/-/ready").status_code != 200:
-            assert time.monotonic() < give_up, f"Prometheus was not ready within {READY_S:g} s"
+            assert time.monotonic() < give_up, f"Prometheus was not ready within {PATIENCE_S:g} s"
             time.sleep(_POLL_S)
         return self
 

@@ -22,7 +22,6 @@ from tests.kits.servers import NatsServer, free_ports
 from tests.kits.waiting import PATIENCE_S, pauses
 
 ROOT = Path(__file__).parents[3]
-START_S = 60.0
 STEP_MS = 15
 BEAT_MS = "100"  # heartbeats are most of the CPU time of an idle stack, some of which live for minutes
 KEYS = {"one": "key-of-one", "two": "key-of-two"}
@@ -104,7 +103,7 @@ class Client:
     async def finish(self, urls: list[str]) -> None:
         """Resumes at any of the gateways until the stream has ended."""
         rng = random.Random(self.stream_id)
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + PATIENCE_S
         while not self.done and not self.error:
             assert time.monotonic() < give_up, (self.stream_id, self.last_id)
             try:
@@ -184,7 +183,7 @@ class Fleet:
 
     def await_answer(self, name: str, url: str, good: Callable[[httpx.Response], bool]) -> None:
         """Waits for a good answer of a process; fails at once if the process ends."""
-        give_up = time.monotonic() + START_S
+        give_up = time.monotonic() + PATIENCE_S
         while True:
             with suppress(httpx.TransportError):
                 if good(httpx.get(url, headers={"Authorization": f"Bearer {KEYS['one']}"}, timeout=5)):

@@ -80,6 +80,16 @@ class MemoryUsageStreams:
         self.stored.pop(name.subject, None)
         self._step()
 
+    async def remove_sums_of(self, tenant: str, before: int) -> None:
+        """See `UsageStreams`."""
+        self._step()
+        self.stored = {
+            subject: (seq, one)
+            for subject, (seq, one) in self.stored.items()
+            if one.total.tenant != tenant or seq >= before
+        }
+        self._step()
+
     async def erasure(self, tenant: str) -> tuple[UsageErasure | None, int]:
         """See `UsageStreams`."""
         self._step()

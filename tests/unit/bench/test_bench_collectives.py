@@ -21,20 +21,27 @@ def test_every_backend_and_size_has_a_row(monkeypatch: pytest.MonkeyPatch) -> No
     signal.signal(signal.SIGTERM, handler)
     assert result.exit_code == 0, result.exception
     report = json.loads(result.stdout)
-    assert set(report) == {"rows", "machine", "commit"}
+    assert set(report) == {"bench", "rows", "machine", "commit"}
     assert [(row["backend"], row["bytes"]) for row in report["rows"]] == [
         ("shm", 64), ("shm", 4096), ("gloo", 64), ("gloo", 4096),
     ]  # fmt: skip
     for row in report["rows"]:
         assert row["ranks"] == 2
-        assert 0 < row["p50_us"] <= row["p99_us"]
+        assert 0 < row["p50_us"] <= row["p95_us"] <= row["p99_us"]
         assert 0 < row["copy_p50_us"] <= row["copy_p99_us"]
         assert row["operations"] >= 10
 
 
 def test_the_rows_are_printed_as_a_table(monkeypatch: pytest.MonkeyPatch) -> None:
     async def measure(*_: object) -> list[dict[str, object]]:
-        times = {"p50_us": 12.5, "p99_us": 20.0, "copy_p50_us": 2.5, "copy_p99_us": 3.0, "times_of_copy": 5.0}
+        times = {
+            "p50_us": 12.5,
+            "p95_us": 18.0,
+            "p99_us": 20.0,
+            "copy_p50_us": 2.5,
+            "copy_p99_us": 3.0,
+            "times_of_copy": 5.0,
+        }
         return [{"backend": "gloo", "ranks": 2, "bytes": 4096, "operations": 10, **times}]
 
     handler = signal.getsignal(signal.SIGTERM)

@@ -117,7 +117,7 @@ def test_a_step_is_split_into_parts_that_sum_to_it() -> None:
         "linears": 5.0, "attention": 1.0, "collectives": 2.0, "sampling": 0.5, "other": 1.5, "leader": 2.5,
     }  # fmt: skip
     assert figures["collectives_share"] == 0.16
-    assert figures["step_ms"] == {"p50": 12.5, "p99": 20.0}
+    assert figures["step_ms"] == {"p50": 12.5, "p95": 20.0, "p99": 20.0}
 
 
 def test_the_roofline_counts_weights_and_contexts(tiny: Path) -> None:

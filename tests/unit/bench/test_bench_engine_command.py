@@ -31,7 +31,7 @@ from tests.kits.waiting import PATIENCE_S, wait_for
     ("options", "message"),
     [
         (["--precision", "int4"], "--precision is one of fp32, bf16, int8, codes"),
-        (["--kernels", "fast"], "--kernels is one of auto, native, avx512, avx2, plain"),
+        (["--kernels", "fast"], "--kernels is one of auto, native, avx512, avxvnni, avx2, plain"),
         (["--batches", "0"], "--batches takes numbers from 1"),
         (["--tp", "two"], "--tp takes numbers from 1"),
         (["--tp", "3"], "tensor_parallel=3"),

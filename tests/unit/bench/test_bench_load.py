@@ -1,12 +1,16 @@
 """The load generator against a small HTTP server: right answers are measured, wrong ones are counted."""
 
+import asyncio
 import json
 import math
 from collections.abc import Callable
+from unittest.mock import Mock
 
 from benchmarks.lib.measuring import percentile
 from benchmarks.serving.answers import Judgement, judge_completion, judge_stream
+from benchmarks.serving.connection import LoadConnection, LoadTarget, Recorder
 from benchmarks.serving.load import Load, LoadFigures
+from benchmarks.serving.requests import NumberedRequests
 from tests.kits.bench.answers import answering, chunks, completion, http
 from tests.kits.bench.long_enough import long_enough
 
@@ -56,6 +60,21 @@ async def test_streamed_answers_in_pieces() -> None:
     head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
     figures = await load(lambda *_: head + pieces, stream=True)
     assert (figures.errors, figures.error_kinds) == (0, {})
+
+
+async def test_the_first_text_counts_and_not_the_head() -> None:
+    recorder = Recorder()
+    recorder.measuring = True
+    requests = NumberedRequests(str.encode)
+    connection = LoadConnection(LoadTarget("", 0, 16, stream=True), requests, recorder)
+    connection.connection_made(Mock())
+    recorder.stopping = True
+    head, role, rest = b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n", *chunks().partition(b"}]}\n\n")[::2]
+    connection.data_received(head % len(chunks()) + role + b"}]}\n\n")
+    await asyncio.sleep(0.02)
+    connection.data_received(rest)
+    assert recorder.problems == {}
+    assert recorder.first_texts_s[0] >= 0.02
 
 
 async def test_wrong_answers_are_errors_and_the_load_goes_on() -> None:

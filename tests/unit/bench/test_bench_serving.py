@@ -16,9 +16,9 @@ from benchmarks.lib.machine import commit, machine
 from benchmarks.lib.measuring import BenchError
 from benchmarks.lib.stack import RunningStack
 from benchmarks.serving.plan import ServingPlan, Transport
-from benchmarks.serving.serving import LOAD, measure
+from benchmarks.serving.serving import LOAD, measure, measure_in_turns
 from cli.bench.commands import app
-from cli.bench.serving.bench_serving import add_peer
+from cli.bench.serving.bench_serving import OURS, in_turns
 from cli.console import CommandError
 from tests.kits.bench.answers import answering, chunks, completion, http
 from tests.kits.bench.long_enough import long_enough
@@ -48,7 +48,9 @@ async def test_levels_carry_figures_and_cpu_of_every_process() -> None:
     report = await long_enough(levels, 0.3)
     rows = report["rows"]
     assert [row["concurrency"] for row in rows] == [1, 2]
-    assert all(set(row) == {"concurrency", "requests_per_s", "p50_ms", "p99_ms", "errors"} for row in rows)
+    assert all(
+        set(row) == {"concurrency", "requests_per_s", "p50_ms", "p95_ms", "p99_ms", "errors"} for row in rows
+    )
     assert all(row["errors"] == 0 and row["requests_per_s"] > 0 for row in rows)
     assert sum(row["requests_per_s"] for row in rows) * report["seconds"] <= len(numbers)
     assert set(report["cpu_ms_per_request"]) == {"server", LOAD}
@@ -119,6 +121,22 @@ def test_a_process_that_ended_spoils_the_measurement() -> None:
         meter.read()
 
 
+def test_what_a_child_spent_counts_when_it_has_ended() -> None:
+    burn = (
+        "t = __import__('time'); [None for _ in iter(t.process_time, 1) if t.process_time() > 0.3 and exit()]"
+    )
+    with subprocess.Popen(
+        ["sh", "-c", f'"{sys.executable}" -c "{burn}"; echo; exec sleep 60'], stdout=-1
+    ) as root:
+        meter = CpuMeter({"server": root.pid})
+        meter.start()
+        assert root.stdout is not None
+        root.stdout.readline()  # the child has ended, and its parent waited for it
+        spent = meter.read()["server"]
+        root.kill()
+    assert 0.2 < spent < 5
+
+
 async def test_the_command_prints_one_json_object_on_stdout() -> None:
     async with answering(lambda *_: http(completion())) as port:
         options = [
@@ -136,7 +154,7 @@ async def test_the_command_prints_one_json_object_on_stdout() -> None:
         printed, _ = await process.communicate()
     assert process.returncode == 0
     report = json.loads(printed)
-    assert set(report) == {"rows", "cpu_ms_per_request", "machine", "commit"}
+    assert set(report) == {"bench", "rows", "cpu_ms_per_request", "machine", "commit"}
     assert report["machine"]["usable_cores"] >= 1
     assert LOAD in report["cpu_ms_per_request"]
 
@@ -169,16 +187,20 @@ def test_a_peer_needs_a_model_that_both_sides_read_and_its_own_packages(tmp_path
     assert "pip install ai-dynamo==1.3.1" in str(missing.exception)
 
 
-async def test_rows_of_a_peer_carry_its_name() -> None:
-    async def ours(seconds: float) -> Report:
-        async with answering(lambda *_: http(completion())) as port:
-            plan = ServingPlan(concurrency=[1], duration=seconds, warmup=0.0)
-            stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
-            return await asyncio.to_thread(measure, plan, stack, print)
+async def test_a_peer_is_measured_in_turns() -> None:
+    phases: list[str] = []
 
-    report = await long_enough(ours, 0.2)
-    theirs = report | {"cpu_ms_per_request": {"frontend": 1.0}}
-    add_peer(report, theirs, "dynamo")
-    assert [row["server"] for row in report["rows"]] == ["ryzanstein", "dynamo"]
-    assert report["peer_cpu_ms_per_request"] == {"frontend": 1.0}
-    assert "server" in report["cpu_ms_per_request"]
+    async def both(seconds: float) -> Report:
+        phases.clear()
+        async with answering(lambda *_: http(completion())) as port:
+            plan = ServingPlan(concurrency=[1, 2], duration=seconds, warmup=0.0, rounds=2)
+            stack = RunningStack(f"http://127.0.0.1:{port}", "demo", {"server": os.getpid()})
+            stacks = {OURS: stack, "dynamo": stack}
+            return in_turns(await asyncio.to_thread(measure_in_turns, plan, stacks, phases.append))
+
+    report = await long_enough(both, 0.2)
+    assert [(row["concurrency"], row["server"]) for row in report["rows"]] == [
+        (level, server) for level in (1, 2) for server in (OURS, "dynamo")
+    ]
+    assert len(phases) == 2 * 2 * 2 * 2
+    assert set(report["peer_cpu_ms_per_request"]) == set(report["cpu_ms_per_request"]) == {"server", LOAD}

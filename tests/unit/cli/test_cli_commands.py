@@ -1,6 +1,7 @@
 """The commands without a stack: status tables, progress, help."""
 
 import io
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,8 @@ from cli import console
 from cli import http_api as api
 from cli.__main__ import app, main
 from cli.console import CommandError
+from cli.stack.host.ports import require_free
+from cli.stack.state import StackState
 from cli.status.view import duration
 from tools.docs import settings as settings_doc
 from training import train
@@ -23,6 +26,7 @@ def test_where_the_stack_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delenv("RYZ_URL", raising=False)
     monkeypatch.chdir(tmp_path)
     assert api.find_url("http://given/", tmp_path) == "http://given"
+    monkeypatch.setattr(api, "somebody_listens", lambda url: url == api.DEFAULT_URL)
     assert api.find_url("", None) == api.DEFAULT_URL
     with pytest.raises(CommandError, match=r"the API key is not sent there.*`--url` or RYZ_URL"):
         api.find_url("", None, "key")
@@ -73,6 +77,44 @@ def test_a_directory_for_sessions_and_a_redis_of_others_exclude_each_other(tmp_p
     assert result.exception.exit_code == 2
     assert "with `--redis-url` none is started: leave out one of the two" in str(result.exception)
     assert not kept.exists()
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port", "--nats-port"])
+def test_a_port_that_is_taken_is_seen_before_anything_is_planned(tmp_path: Path, option: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        given = [option, str(port), "--model", "hf:no/where", "--detach", "--state-dir", str(tmp_path / "s")]
+        if option != "--port":
+            given += ["--port", "0"]
+        result = CliRunner().invoke(app, ["up", *given])
+    assert isinstance(result.exception, CommandError)
+    assert f"Port {port} on 127.0.0.1 is taken" in str(result.exception)
+    assert f"`{option} {port + 1}`" in str(result.exception)
+    assert not (tmp_path / "s").exists()
+
+
+def test_a_port_of_another_folders_stack_is_told_with_what_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        state = StackState(1, 0.0, f"http://127.0.0.1:{port}", "nats://127.0.0.1:9", "redis://x", "demo")
+        monkeypatch.setattr("cli.nearest_stack.stacks_elsewhere", lambda: [(tmp_path, state)])
+        with pytest.raises(CommandError) as caught:
+            require_free("127.0.0.1", port, "--port")
+    assert (
+        f"taken by the stack that is up in {tmp_path}, which `ryz down --state-dir {tmp_path}` ends"
+        in str(caught.value)
+    )
+
+
+def test_a_plan_takes_a_models_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    error = CliRunner().invoke(app, ["models", "plan", "smollm2-135m"]).exception
+    assert isinstance(error, CommandError)
+    assert error.exit_code == 2
+    assert "There is no models file smollm2-135m. This command takes a TOML file" in str(error)
+    assert "`ryz models show NAME`" in str(error)
 
 
 def test_train_demo_shows_progress_and_the_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,26 @@ def test_bytes_that_cannot_be_unpacked_are_reported() -> None:
         api.newest(50)
 
 
+@pytest.mark.parametrize(
+    ("code", "path", "words"),
+    [
+        ("missing_api_key", "/v1/models", "^The gateway takes no request without an API key: give one with"),
+        ("invalid_api_key", "/v1/models", "^Not known: give one with `--api-key` or RYZ_API_KEY; `ryz keys"),
+        (
+            "missing_api_key",
+            "/v1/manage/tenants/a/erase",
+            "^This needs an admin's key: .*STATE_DIR/admin.key.*RYZ_API_KEY",
+        ),
+    ],
+)
+def test_a_missing_key_is_told_with_the_options_of_commands(code: str, path: str, words: str) -> None:
+    def answer(_: httpx.Request) -> httpx.Response:
+        return httpx.Response(401, json={"error": {"message": "not known", "code": code}})
+
+    with pytest.raises(CommandError, match=words):
+        HttpApi("http://127.0.0.1:9", "", transport=httpx.MockTransport(answer)).ask("GET", path)
+
+
 @pytest.mark.parametrize("models", ["words", "[]", "{}", '{"data": 5}', '{"data": [{}]}', '{"data": ["x"]}'])
 def test_models_of_another_shape_are_reported(models: str) -> None:
     with pytest.raises(CommandError, match=MESSAGE):

@@ -203,3 +203,26 @@ def test_spans_are_shown_where_they_are_asked_for() -> None:
         result = CliRunner().invoke(app, ["logs", "--from", "-", *options], input=piped)
         assert len(result.output.splitlines()) == shown
         assert ("span route" in result.output) == bool(options)
+
+
+def test_lines_of_a_rank_and_of_a_group_are_chosen() -> None:
+    lines = (
+        ours(1, "loaded", service="worker", role="rank", group="g1", rank=0),
+        ours(2, "the engine failed", service="worker", group="g1", rank=1),
+        ours(3, "slow", service="worker", role="rank", group="g2", rank=1),
+        ours(4, "request goes on", service="gateway", group="g2", lost_group="g1"),
+        ours(5, "ready", service="worker", group="g10"),
+        "2026-03-01T12:00:06.000+00:00 worker-g1 died (signal 9)\n",
+        "2026-03-01T12:00:07.000+00:00 worker-g10 died (signal 9)\n",
+    )
+
+    def shown(*options: str) -> list[str]:
+        result = CliRunner().invoke(app, ["logs", "--from", "-", "--json", *options], input="".join(lines))
+        assert result.exit_code == 0, result.output
+        return result.output.splitlines(keepends=True)
+
+    assert shown("--rank", "1") == [lines[1], lines[2]]
+    assert shown("--rank", "0", "--group", "g1") == [lines[0]]
+    assert shown("--group", "g1") == [lines[0], lines[1], lines[3], lines[5]]
+    none = CliRunner().invoke(app, ["logs", "--from", "-", "--rank", "7", "-g", "g1"], input="".join(lines))
+    assert "There is no line of rank 7 of group 'g1'. A rank logs what goes wrong" in str(none.exception)

@@ -13,6 +13,8 @@ from cli.stack import runner
 from cli.stack.machine import Settled
 from cli.stack.options import UpOptions
 from cli.stack.state import DEFAULT_DIR, StackState, StateDir, start_time, state_dir_words
+from cli.stack.supervision import announcement
+from cli.stack.supervision.announcement import announce
 
 OTHER = Path("/tmp/other stack")
 QUOTED = " --state-dir '/tmp/other stack'"
@@ -32,12 +34,25 @@ def test_the_state_directory_is_named_when_it_is_not_the_default() -> None:
 def test_a_start_names_the_chat_of_its_stack(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner, "called_as", lambda: "ryz")
-    monkeypatch.setattr(runner, "in_foreground", lambda _: True)
-    runner.announce(UpOptions(state_dir=OTHER), Settled((), "", 0.4), running(1))
+    monkeypatch.setattr(announcement, "called_as", lambda: "ryz")
+    monkeypatch.setattr(announcement, "in_foreground", lambda _: True)
+    announce(UpOptions(state_dir=OTHER), Settled((), "", 0.4), running(1))
     assert f"`ryz chat{QUOTED}`" in capsys.readouterr().out
-    runner.announce(UpOptions(), Settled((), "", 0.4), running(1))
+    announce(UpOptions(), Settled((), "", 0.4), running(1))
     assert "`ryz chat`" in capsys.readouterr().out
+
+
+def test_no_output_has_the_password_of_the_broker(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    state = running(os.getpid())
+    state.nats_url = "nats://outside:hush@127.0.0.1:4222"
+    state.nats_urls = {"outside": state.nats_url}
+    announce(UpOptions(), Settled((), "", 0.4), state)
+    said = capsys.readouterr().out
+    assert "broker nats://***@127.0.0.1:4222" in said
+    assert "hush" not in said
 
 
 def test_a_second_start_is_told_how_to_end_the_first(tmp_path: Path) -> None:

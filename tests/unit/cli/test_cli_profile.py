@@ -3,12 +3,14 @@
 import asyncio
 import json
 from array import array
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
+from cli.profile.collective_timeline import collective_timeline
 from cli.profile.command import write_profile
 from cli.profile.profile_file import TimedRecording, profile_file
 from cli.profile.query import HeardLeader, ProfileSession
@@ -132,6 +134,55 @@ def test_collectives_bound_the_clocks_of_two_ranks_by_who_comes_last() -> None:
     exchanges = other.spans[:, 3] == 2
     other.spans[exchanges, 1:3] += np.array([[300_000], [0], [-300_000]])
     assert clock_of_collectives(one, other) is None  # they contradict each other
+
+
+def test_the_timeline_of_collectives_names_the_rank_that_others_wait_for() -> None:
+    ranks = [rank_rows(recorded_rank(0)), rank_rows(recorded_rank(1, late_ns=90_000))]
+    timeline = collective_timeline(ranks)
+    assert timeline is not None
+    ids, waited = timeline.waited_for()
+    assert ids.tolist() == [1, 2, 3]
+    # rank 0 enters 90 us before rank 1 in each of the three steps of 1 ms
+    assert waited.tolist() == [[0, 90_000]] * 3
+    assert timeline.slowest() == {1: 1, 2: 1, 3: 1}
+    assert timeline.verdict() == (
+        "no rank is slow; of the time of 3 steps, the others waited 0.0% for rank 0, 9.0% for rank 1"
+    )
+    ranks[0].spans[ranks[0].spans[:, 3] == 2, 1] -= 100_000  # it waits 190 us now
+    slow = collective_timeline(ranks)
+    assert slow is not None
+    assert slow.verdict() == (
+        "rank 1 is the slowest, in 3 of 3 steps; the others waited 19.0% of the steps' time for it"
+    )
+
+
+def test_a_timeline_takes_the_steps_that_all_ranks_recorded_in_full() -> None:
+    ranks = [rank_rows(recorded_rank(rank)) for rank in range(3)]
+    spans = ranks[2].spans
+    exchanges = np.flatnonzero(spans[:, 3] == 2)
+    ranks[2] = replace(ranks[2], spans=np.delete(spans, exchanges[-1], axis=0))  # its buffer was full
+    timeline = collective_timeline(ranks)
+    assert timeline is not None
+    assert timeline.steps.tolist() == [1, 2]
+    assert timeline.begins.shape == (3, 2)
+    assert collective_timeline(ranks[:1]) is None
+    assert collective_timeline([*ranks[:2], replace(ranks[2], spans=spans[:0])]) is None
+
+
+def test_the_file_has_a_thread_for_the_collectives_of_each_rank_and_one_for_the_slowest() -> None:
+    group = recording("g0", recorded_rank(0), recorded_rank(1, late_ns=40_000))
+    found = profile_file([TimedRecording(group, ClockOffset(0, 0))])
+    tracks = nested(found.events)
+    assert tracks[100, 1] == [("rank 1", 0)] * 3
+    assert tracks[100, 2] == [("waits for rank 1", 0), ("exchange", 0)] * 3
+    assert tracks[100, 3] == [("exchange", 0)] * 3
+    slowest = next(one for one in found.events if one.get("cat") == "slowest")
+    assert slowest["args"] == {"step": 1, "waited for rank 0, us": 0.0, "waited for rank 1, us": 40.0}
+    (slow,) = found.slow
+    assert slow.startswith(
+        "group g0: no rank is slow; of the time of 3 steps, the others waited 0.0% for rank 0"
+    )
+    assert found.as_dict()["otherData"]["collectives"] == found.slow
 
 
 def test_what_was_not_recorded_is_reported_and_the_rest_is_written(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from cli.__main__ import app
 from cli.sessions.view import detail, listing, size
 from shared import subjects
 from shared.codec import pack_tokens
+from shared.identity import new_session_id
 from shared.messages import ChatMessage, ModelCard, SessionRecord
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.session_services import SessionServices
@@ -93,7 +94,6 @@ async def test_show_and_list_say_what_is_known(ryz: Ryz, services: SessionServic
         "g0",
         "1,184 of 1,200",
         "10 m 0 s",
-        "8.0 KiB",
     ):
         assert expected in shown
     assert "user: I am [bold]Ada[/bold]." in shown
@@ -106,6 +106,15 @@ async def test_show_and_list_say_what_is_known(ryz: Ryz, services: SessionServic
     assert "There are more" in (await ryz("list", "-n", "1")).stderr
 
 
+async def test_sessions_of_single_calls_can_be_left_out(ryz: Ryz, services: SessionServices) -> None:
+    single = new_session_id("0123456789abcdef")
+    add(services, single)
+    add(services, "tea")
+    both, conversations = ok(await ryz("list", "--json")), ok(await ryz("list", "--no-spare", "--json"))
+    assert {one["session_id"] for one in json.loads(both)["data"]} == {single, "tea"}
+    assert [one["session_id"] for one in json.loads(conversations)["data"]] == ["tea"]
+
+
 async def test_a_session_goes_through_a_file(ryz: Ryz, services: SessionServices, tmp_path: Path) -> None:
     add(services, "s1")
     assert "s1.session.json" in ok(await ryz("export", "s1"))
@@ -114,7 +123,9 @@ async def test_a_session_goes_through_a_file(ryz: Ryz, services: SessionServices
     assert json.loads(ok(await ryz("export", "s1", "--force", "--json")))["bytes"] == file.stat().st_size
     piped = await ryz("export", "s1", "-o", "-")
     assert json.loads(piped.stdout)["format"] == "ryzanstein.session"
-    assert "exists already" in refused(await ryz("import", str(file)), 4)
+    assert "exists already: choose another id, delete it, or import over it with `--replace`" in refused(
+        await ryz("import", str(file)), 4
+    )
     assert ok(await ryz("import", str(file), "--session", "s2")) == "s2: 1 messages, 1,200 tokens.\n"
     assert ok(await ryz("import", str(file), "--replace")).startswith("s1: ")
     assert ok(await ryz("import", "-", "--session", "s3", stdin=piped.stdout_bytes)).startswith("s3: ")

@@ -99,6 +99,31 @@ def test_status_tables() -> None:
     assert json.loads(json.dumps(plain)) == plain
 
 
+@pytest.mark.parametrize(("nodes", "shown"), [((1, 0), ["1", "0"]), ((1, -1), ["1", "all"]), ((-1, -1), [])])
+def test_ranks_show_their_numa_node_where_a_machine_has_several(
+    nodes: tuple[int, ...], shown: list[str]
+) -> None:
+    ranks = [
+        {
+            "rank": n,
+            "pid": 9,
+            "state": "ready",
+            "steps": 3,
+            "load_s": 0.5,
+            "numa_node": node,
+            "kernels": "avx2",
+        }
+        for n, node in enumerate(nodes)
+    ]
+    screen = Console(file=io.StringIO(), width=160)
+    services = [answer("worker", 1, group="g0", state="ready", model="demo", ranks=ranks)]
+    screen.print(render(StatusReport("nats://x", None, services)))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert ("NUMA node" in text) == bool(shown)
+    rows = [line.split() for line in text.splitlines() if line.endswith(("avx2", "avx2  ")) or "avx2" in line]
+    assert [row[-2] for row in rows if shown] == shown
+
+
 def test_a_leader_that_does_not_answer_is_shown_as_routers_know_it() -> None:
     def seen(name: str, age_s: float, state: str, lost: str = "") -> dict[str, Any]:
         return {

@@ -7,14 +7,16 @@ import pty
 import subprocess
 import sys
 from pathlib import Path
-from select import select
 from typing import Any
 
 import pytest
 from rich.console import Console
+from typer.testing import CliRunner
 
+from cli.__main__ import app
 from cli.status.query import StatusReport
-from cli.top.fleet_rates import FleetRates, FleetWatch, quantile
+from cli.top.command import QuitKey
+from cli.top.fleet_rates import FleetComparison, FleetRates, quantile
 from cli.top.view import render
 from shared.host.own_python import module_environment
 from shared.messages import ServiceStatus
@@ -52,7 +54,7 @@ def report(*services: ServiceStatus, problem: str = "") -> StatusReport:
 
 def looks(*reports: StatusReport) -> FleetRates:
     """The last of looks that are 2 s apart."""
-    watch = FleetWatch()
+    watch = FleetComparison()
     return [watch.take(one, 2.0 * index, 1000.0 + 2 * index) for index, one in enumerate(reports)][-1]
 
 
@@ -162,20 +164,39 @@ def command(tmp_path: Path, *options: str) -> list[str]:
     return [sys.executable, "-P", "-m", "cli", "top", *nowhere, *options]
 
 
-def test_a_broker_that_is_away_is_reported_and_q_ends_the_view(tmp_path: Path) -> None:
+def test_a_broker_that_is_away_at_the_start_ends_the_command(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     environment = module_environment({**os.environ, "TERM": "xterm", "COLUMNS": "100", "LINES": "30"})
-    with subprocess.Popen(
-        command(tmp_path, "--interval", "30"), stdin=theirs, stdout=theirs, env=environment
-    ) as process:
-        os.close(theirs)
-        seen = b""
-        while b"No broker answers" not in seen and process.poll() is None:
-            if select([ours], [], [], 1.0)[0]:
-                seen += os.read(ours, 4096)
-        os.write(ours, b"xq")
-        assert process.wait(10) == 0, seen
+    done = subprocess.run(
+        command(tmp_path), stdin=theirs, stdout=theirs, stderr=subprocess.PIPE, env=environment, check=False,
+        timeout=30,
+    )  # fmt: skip
+    os.close(theirs)
     os.close(ours)
+    assert done.returncode == 1
+    assert b"No broker answers at nats://127.0.0.1:1" in done.stderr
+
+
+def test_q_ends_the_view_and_other_keys_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = os.pipe()
+    with os.fdopen(ours) as keys:
+        monkeypatch.setattr("sys.stdin", keys)
+        os.write(theirs, b"x")
+        assert not QuitKey(True).pressed_within(0.01)
+        os.write(theirs, b"xq")
+        assert QuitKey(True).pressed_within(30)
+    os.close(theirs)
+
+
+@pytest.mark.parametrize("options", [(), ("--once",)])
+def test_without_a_terminal_one_view_is_printed(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cli.status.query.ask_status", lambda *_: report(BEFORE, ROUTER))
+    nowhere = ["--nats-url", "nats://127.0.0.1:1", "--state-dir", str(tmp_path), "--interval", "0.5"]
+    done = CliRunner().invoke(app, ["top", *nowhere, *options], catch_exceptions=False)
+    assert done.exit_code == 0
+    assert len([line for line in done.stdout.splitlines() if line.startswith("group")]) == 2  # two tables
 
 
 def test_once_without_a_broker_is_an_error(tmp_path: Path) -> None:

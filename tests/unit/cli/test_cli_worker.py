@@ -51,6 +51,8 @@ def test_a_group_without_a_name_has_the_same_one_each_time() -> None:
 def test_a_tokenizer_is_asked_for_by_name(tmp_path: Path) -> None:
     with pytest.raises(CommandError, match="`--tokenizer` is missing: name the tokenizer of big"):
         plan_group(options(tmp_path, model="big"), BROKER)
+    with pytest.raises(CommandError, match="`--tokenizer` is missing: name the tokenizer of qwen3-8b"):
+        plan_group(options(tmp_path, model="qwen3-8b"), BROKER)  # its weights would be fetched for nothing
     with pytest.raises(CommandError, match="There is no file or directory /nowhere"):
         plan_group(options(tmp_path, model="big", tokenizer="/nowhere"), BROKER)
 

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from shared.client.generation.client_context import ClientContext
+from shared.client.generation.client_context import ClientContext, WaitingRequests
 from shared.client.generation.commands import GenerationStats, Publish
 from shared.client.generation.generation_state import GenerationState
-from shared.client.generation.request_wait import MAX_PAUSE_S, MIN_PAUSE_S
-from shared.client.generation.waiting_requests import WaitingRequests
+from shared.client.generation.retry_schedule import MAX_PAUSE_S, MIN_PAUSE_S
 from shared.client.settings import ClientSettings
 from shared.errors import Unavailable
 from shared.messages import Accepted, Done, Failed, GenerateRequest, Usage

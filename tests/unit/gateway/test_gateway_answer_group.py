@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.admission.errors.call_outcome import CallOutcome
+from services.gateway.admission.caller import CallOutcome
 from services.gateway.answering.answer import Answer
 from shared.messages import Accepted
 

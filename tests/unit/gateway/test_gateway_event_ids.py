@@ -4,10 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
+from services.gateway.answering.call import FrameFormat
 from services.gateway.answering.envelope import envelope_of
-from services.gateway.answering.events.source import StreamEvent
-from services.gateway.answering.events.writer import EventWriter
-from services.gateway.answering.format import AnswerFormat
+from services.gateway.answering.events.ports import EventWriter, StreamEvent
 from services.gateway.answering.resumption.event_ids import (
     NOTHING_YET,
     UNNUMBERED,
@@ -44,7 +43,7 @@ def request(kind: AnswerKind, n: int, logprobs: int = -1) -> GenerateRequest:
 
 
 SETTINGS = GatewaySettings()
-FORMATS: dict[AnswerKind, AnswerFormat] = {
+FORMATS: dict[AnswerKind, FrameFormat] = {
     "chat": ChatFormat(SETTINGS, b""),
     "completion": CompletionFormat(SETTINGS),
 }

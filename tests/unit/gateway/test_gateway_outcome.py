@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.admission.errors.call_outcome import CallOutcome
+from services.gateway.admission.caller import CallOutcome
 from shared.messages import Accepted, Usage
 
 

@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from services.gateway.transports.websocket import server_messages
-from services.gateway.transports.websocket.client_messages import Ask, BadMessage, read_message
+from services.gateway.transports.websocket.client_messages import BadMessage, RequestMessage, read_message
 from tests.kits.clients.stream_events import REALTIME_EVENTS
 
 HEADERS = {b"x-request-id": b"r-1", b"x-stream-id": b"r-1", b"content-type": b"text/event-stream"}
@@ -41,7 +41,7 @@ def test_every_kind_of_message_is_documented() -> None:
 @given(st.text(min_size=1, max_size=64), st.dictionaries(st.text(), st.integers()))
 def test_ids_and_bodies_are_taken_as_they_are(name: str, body: dict[str, int]) -> None:
     message = read_message(json.dumps({"type": "request", "id": name, "body": body}).encode())
-    assert isinstance(message, Ask)
+    assert isinstance(message, RequestMessage)
     assert (message.id, json.loads(bytes(message.body)), message.path) == (name, body, "/v1/chat/completions")
 
 

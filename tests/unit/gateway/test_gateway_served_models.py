@@ -3,8 +3,7 @@
 import pytest
 
 from services.gateway.admission.identity.identity import ANYONE
-from services.gateway.answering.intake.model_aliases import ModelAliases, no_aliases
-from services.gateway.answering.intake.usable_models import UsableModels
+from services.gateway.answering.intake.model_names import ModelAliases, UsableModels, no_aliases
 from services.gateway.resources.sessions.exported_file import SessionFile, served_by
 from services.gateway.resources.sessions.tenants import chosen_model
 from services.gateway.served_models import KnownModels, ServedModels

@@ -7,11 +7,11 @@ from typing import Any
 
 from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.writer import EventWriter
+from services.gateway.answering.events.ports import EventWriter
 from services.gateway.formats.anthropic.events import MessageEventWriter
-from services.gateway.formats.chat.chunks import ChatChunkWriter
+from services.gateway.formats.chat.answer import ChatChunkWriter
 from services.gateway.formats.responses.events import ResponseEvents
-from services.gateway.formats.text.chunks import CompletionChunkWriter
+from services.gateway.formats.text.answer import CompletionChunkWriter
 from shared.errors import Cancelled, GroupLost, RyzError
 from shared.messages import AnswerPart, Delta, FinishReason, ReasoningPart, TextPart, ToolCallPart, Usage
 from tests.kits.clients.stream_events import CHAT_EVENTS, MESSAGE_EVENTS, RESPONSE_EVENTS

@@ -14,8 +14,9 @@ from services.kvstate.domain.session_merge import (
     read_cursor,
 )
 from services.kvstate.domain.session_quota import SessionQuotas
+from shared.codec import decode
 from shared.errors import InvalidRequest
-from shared.messages import SessionRecord
+from shared.messages import ChatMessage, SessionRecord, SessionSummary
 
 
 def entry(version: int, record: bytes = b"", *, created_ms: int = 0, updated_ms: int = 0) -> SessionEntry:
@@ -115,3 +116,21 @@ def test_no_cursor_is_the_start() -> None:
 def test_a_wrong_clock_does_not_decide_the_order(updated_ms: int, score_ms: int) -> None:
     record = SessionRecord(session_id="s", tenant="t", model="m", version=1, updated_ms=updated_ms)
     assert make_entry(record, 1000, 100).score_ms == score_ms
+
+
+@pytest.mark.parametrize(
+    ("said", "title"),
+    [
+        ("", ""),
+        ("  My cat\n is\tcalled   Miso. ", "My cat is called Miso."),
+        ("x" * 96, "x" * 96),
+        ("x" * 97, "x" * 93 + "…"),
+        ("茶" * 50, "茶" * 31 + "…"),
+        ("word " * 100_000, ("word " * 19)[:93].rstrip() + "…"),
+    ],
+)
+def test_the_title_is_the_beginning_of_the_first_user_message(said: str, title: str) -> None:
+    messages = [ChatMessage(role="system", content="Be brief."), ChatMessage(role="user", content=said)]
+    record = SessionRecord(session_id="s", tenant="t", model="m", version=1, messages=messages)
+    assert decode(make_entry(record, 0, 1000).summary, SessionSummary).title == title
+    assert len(title.encode()) <= 96

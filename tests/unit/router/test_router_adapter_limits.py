@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from services.router.adapters.calls import AdapterCalls
+from services.router.adapters.calls import AdapterLoadCalls
 from shared.bus import Message
 from shared.errors import RateLimited, Unavailable
 from shared.messages import Adapter, Limits, LoadAdapterCall, StoredAccount, TenantRecord
@@ -29,7 +29,7 @@ async def test_a_tenant_has_no_more_adapters_than_its_limit(memory_bus: MemoryBu
         name="fr", base="m", source="/fr", fingerprint="a" * 32, rank=8, num_bytes=1, tenant="t", created_s=1
     )
     router.context.state.adapters.replace_all([there], 1)
-    calls = AdapterCalls(router.context)
+    calls = AdapterLoadCalls(router.context)
     for case in (
         Case("de", "t", refused=True),
         Case("fr", "t", refused=False),

@@ -40,7 +40,7 @@ def test_a_gateway_names_for_whom_a_request_counts_and_a_caller_outside_does_not
     for asked in (request(party="address 192.0.2.1"), request(party="address 192.0.2.1", session=here)):
         assert read(message(encode(asked)), 0.0).party == "address 192.0.2.1"
     assert read(message(encode(request(tenant="acme"))), 0.0).party == "acme"
-    user = subjects.Caller("acme", "billing")
+    user = subjects.OutsideService("acme", "billing")
     assert read(message(encode(request(weight=2.5))), 0.0).weight == 2.5
     assert read(message(encode(request(weight=2.5, session=here))), 0.0).weight == 2.5
     outside = encode(request(party="address 192.0.2.1", weight=100.0, reply_to="_INBOX.billing.f"))

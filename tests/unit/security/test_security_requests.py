@@ -11,7 +11,7 @@ from services.gateway.admission.auth import Keyring
 from services.gateway.formats.chat.call import judge_chat
 from services.gateway.formats.chat.schema import ChatCompletionRequest
 from services.gateway.formats.chat.translation import chat_request
-from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.fields.body_format import parse_body
 from services.gateway.formats.fields.sampling import Origin
 from services.gateway.formats.text.schema import CompletionRequest
 from shared.errors import InvalidRequest

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from cli import console
 from cli.__main__ import main
-from cli.chat import command as chat
+from cli.chat import terminal as chat
 from cli.chat.answers import StreamPosition
 from cli.command_groups import GatewayOptions
 from cli.sessions import commands as sessions

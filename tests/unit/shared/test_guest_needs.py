@@ -62,17 +62,40 @@ def test_what_sampling_needs(sampling: dict[str, Any], needs: dict[str, str]) ->
 
 
 TOOL = ToolDefinition(name="f")
+OBJECT = StructuredOutput(kind="json_object")
+STATE = guest_needs.REBUILT_STATE
 STRICT = msgspec.structs.replace(TOOL, strict=True)
 
 
 @pytest.mark.parametrize(
     ("fields", "needs"),
     [
-        ({"structured": StructuredOutput(kind="json_object")}, {"grammar": "structured"}),
+        ({"structured": OBJECT}, {"json_schema": "structured"}),
+        (
+            {"structured": StructuredOutput(kind="json_schema", definition="{}")},
+            {"json_schema": "structured"},
+        ),
+        ({"structured": StructuredOutput(kind="choice", choices=["a"])}, {"choice": "structured"}),
+        ({"structured": StructuredOutput(kind="regex", definition="a")}, {"grammar": "structured"}),
+        (
+            {"structured": StructuredOutput(kind="grammar", definition='start: "a"')},
+            {"grammar": "structured"},
+        ),
+        ({"structured": StructuredOutput(kind="grammar", definition='root ::= "a"')}, {"gbnf": "structured"}),
+        ({"structured": OBJECT, "continues": True}, {"json_schema": "structured", STATE: "structured"}),
         ({"tools": ToolUse(tools=[TOOL])}, {}),  # a grammar there is only a help
-        ({"tools": ToolUse(tools=[STRICT])}, {"grammar": "tools"}),
+        ({"tools": ToolUse(tools=[TOOL]), "structured": OBJECT}, {"optional_calls": "structured"}),
+        ({"tools": ToolUse(tools=[STRICT])}, {"optional_calls": "tools"}),
         ({"tools": ToolUse(tools=[TOOL], choice="required")}, {"grammar": "tools"}),
+        (
+            {"tools": ToolUse(tools=[TOOL], choice="named", name="f"), "structured": OBJECT},
+            {"grammar": "tools"},
+        ),
         ({"tools": ToolUse(tools=[STRICT], choice="none")}, {}),
+        (
+            {"tools": ToolUse(tools=[STRICT], choice="none"), "structured": OBJECT},
+            {"json_schema": "structured"},
+        ),
         ({"embedding": EmbeddingOptions()}, {"embeddings": "embedding"}),
         ({"prompt_only": True, "echo": True}, {"prompt_logprobs": "echo"}),
         ({"echo": True}, {}),
@@ -120,6 +143,10 @@ def test_every_ability_that_can_be_lacking_is_asked_for_by_some_request_or_says_
                      "min_tokens": 1, "stop_token_ids": [1]},
                     structured=StructuredOutput(kind="json_object"), resume=resume()),
             request(embedding=EmbeddingOptions()),
+            request(structured=StructuredOutput(kind="choice", choices=["a"])),
+            request(structured=StructuredOutput(kind="regex", definition="a")),
+            request(structured=StructuredOutput(kind="grammar", definition='root ::= "a"')),
+            request(tools=ToolUse(tools=[STRICT])),
         )
         for need in guest_needs.needs_of(one, adapter=True)
     }  # fmt: skip

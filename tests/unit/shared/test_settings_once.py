@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[3]
 KINDS: list[type[RyzSettings]] = [
     GatewaySettings, RouterSettings, WorkerSettings, KVStateSettings, ClientSettings
 ]  # fmt: skip
-MOST = 187  # the newest: a remote server and its key; vLLM's interpreter and arguments
+MOST = 188  # the newest: what stands for a session; a remote server and its key
 # The KV state service needs a Redis and takes the usual one; a group goes without unless one is named.
 DIFFERENT_ON_PURPOSE = {"RYZ_REDIS_URL"}
 VARIABLE = re.compile(r"\bRYZ_\w+")

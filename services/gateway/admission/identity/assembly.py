@@ -8,7 +8,7 @@ from services.gateway.admission.auth import Keyring
 from services.gateway.admission.identity.account_copy import AccountCopy
 from services.gateway.admission.identity.exposed import check_exposed, exposed_by
 from services.gateway.admission.identity.guesses import KeyGuesses
-from services.gateway.admission.identity.identities import Identities, Tokens
+from services.gateway.admission.identity.identities import Identities, IdentityTokens
 from services.gateway.admission.identity.oidc_claims import parse_claims
 from services.gateway.admission.parties import party_of_address
 from services.gateway.metrics import GatewayMetrics
@@ -78,7 +78,7 @@ async def open_identities(
     return Identities(Keyring(keys), copy, guesses, tokens, may_be_open=not exposed), news
 
 
-async def _open_tokens(settings: GatewaySettings, stack: AsyncExitStack) -> Tokens:
+async def _open_tokens(settings: GatewaySettings, stack: AsyncExitStack) -> IdentityTokens:
     """Reads tokens of the provider; its keys are fetched now, and while the gateway runs."""
     from services.gateway.admission.identity.oidc_keys import SigningKeys  # noqa: PLC0415 (an extra)
     from services.gateway.admission.identity.oidc_tokens import OidcTokens  # noqa: PLC0415

@@ -33,7 +33,7 @@ def check_exposed(exposed: str, copy: AccountCopy) -> None:
     if copy.was_read:
         raise InvalidRequest(
             f"{exposed} without API keys would serve every machine that reaches this one: set RYZ_API_KEYS, "
-            "or have requests need a stored key (`ryz keys create --tenant NAME`, or `ryz keys require on`), "
+            "or start for this machine alone, make a key (`ryz keys create --tenant NAME`) and start again, "
             "or set RYZ_OPEN_TO_NETWORK=true if that is meant"
         )
     log.warning(

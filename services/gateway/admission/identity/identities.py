@@ -21,7 +21,7 @@ from shared.messages import KeyRecord, Scopes
 _NO_DIGEST = bytes(32)  # compared where there is no record, so that the time does not tell which ids exist
 
 
-class Tokens(Protocol):
+class IdentityTokens(Protocol):
     """Reads tokens of an identity provider."""
 
     def reads(self, key: str) -> bool:
@@ -49,7 +49,7 @@ class Identities:
         keyring: Keyring,
         accounts: AccountCopy,
         guesses: KeyGuesses | None = None,
-        tokens: Tokens | None = None,
+        tokens: IdentityTokens | None = None,
         now: Callable[[], float] = time.time,
         *,
         may_be_open: bool = True,

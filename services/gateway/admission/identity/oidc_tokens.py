@@ -42,11 +42,11 @@ class OidcTokens:
         self._version = 0  # of the keys, with which they were checked
 
     def reads(self, key: str) -> bool:
-        """See `Tokens`."""
+        """See `IdentityTokens`."""
         return _TOKEN.fullmatch(key) is not None
 
     def identity(self, token: str, now_s: float) -> Identity:
-        """See `Tokens`."""
+        """See `IdentityTokens`."""
         if len(token) > MAX_BYTES:
             raise _invalid(f"it has {len(token)} bytes, and a token may have {MAX_BYTES}")
         if self._version != self._keys.version:

@@ -7,11 +7,14 @@ when its generations end. Other requests are counted, and wait for nothing.
 
 import time
 from collections.abc import Awaitable
+from contextlib import AsyncExitStack
 
 from services.gateway.admission.caller import Caller, Claim
 from services.gateway.admission.errors.refusals import Headers
+from services.gateway.metrics import GatewayMetrics
 from shared.accounts.register import AccountRegister
-from shared.client.calls.limit_leases import LimitLeases
+from shared.bus import Bus
+from shared.client.calls.limit_leases import LimitLeases, kept_leases
 from shared.client.generation.usage_reports import UsageOwner
 from shared.limits.book import NO_LIMITS, Party
 from shared.limits.lease import Lease
@@ -184,3 +187,12 @@ def _needs(party: Party, tokens: int, *, everything: bool) -> list[tuple[Lease, 
     for lease in party.by_measure["money"]:
         found.append((lease, min(max(1, lease.typical), lease.pool.limit)))
     return found
+
+
+async def call_limits(
+    bus: Bus, register: AccountRegister, instance_id: str, metrics: GatewayMetrics, stack: AsyncExitStack
+) -> CallLimits:
+    """Returns limits over the copy of the records; their leases are kept until the stack closes."""
+    leases = await kept_leases(bus, register, instance_id, stack)
+    metrics.limits_local.set_function(lambda: float(leases.is_local))
+    return CallLimits(leases, register)

@@ -8,9 +8,7 @@ import asyncio
 from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.answering.answer import Answer
 from services.gateway.answering.events.frame_sources import PromptFrames
-from services.gateway.answering.events.kept_answer import KeptAnswer
-from services.gateway.answering.events.source import EventBatch, StreamEvent
-from services.gateway.answering.events.writer import EventWriter
+from services.gateway.answering.events.ports import EventBatch, EventWriter, KeptAnswer, StreamEvent
 from services.gateway.answering.resumption.event_ids import NOTHING_YET, UNNUMBERED, EventId, what_follows
 from shared.errors import RyzError
 from shared.messages import Usage

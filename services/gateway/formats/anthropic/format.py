@@ -1,10 +1,10 @@
-"""The format of Anthropic's `/v1/messages`; see `answering/format.py`."""
+"""The format of Anthropic's `/v1/messages`; see `answering/call.py`."""
 
 from collections.abc import Sequence
 
 from services.gateway.admission.errors.shapes import ANTHROPIC
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.writer import EventWriter
+from services.gateway.answering.events.ports import EventWriter
 from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.formats.anthropic.events import MessageEventWriter, whole_message
 from services.gateway.formats.anthropic.schema import MessagesRequest

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, WithJsonSchema
 
-from services.gateway.formats.chat.message_schema import MAX_MESSAGES
+from services.gateway.formats.chat.schema import MAX_MESSAGES
 from services.gateway.formats.fields.body_types import LenientBody, RequestBody
 from services.gateway.formats.fields.field_types import NAME
 from services.gateway.formats.fields.inner_fields import ACCEPTED
@@ -104,7 +104,7 @@ class OutputConfigBody(LenientBody):
 
 
 class MetadataBody(LenientBody):
-    """What the caller notes about the request; it changes nothing."""
+    """What the caller notes about the request; `user_id` counts with `RYZ_SESSION_FROM=user`."""
 
     user_id: Annotated[str, Field(max_length=512)] | None = None
 

@@ -2,8 +2,7 @@
 
 from services.gateway.admission.request_headers import STREAM_GRACE, given_session
 from services.gateway.answering.call import Call
-from services.gateway.answering.intake.new_calls import count_once, in_session, seed_of
-from services.gateway.answering.intake.priority import priority_of
+from services.gateway.answering.intake.new_calls import count_once, in_session, priority_of, seed_of
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.formats.anthropic.conversation import conversation_of
 from services.gateway.formats.anthropic.schema import ConversationBody, MessagesRequest
@@ -58,7 +57,9 @@ def message_call(body: MessagesRequest, origin: CallOrigin) -> Call:
     )
     request, blocks = request_without_blocks(request, origin.drops_blocks)
     left_out += blocks
-    request = in_session(request, origin.headers, None, once, origin.root_key)
+    user = body.metadata.user_id if body.metadata is not None else None
+    root = origin.root_of(None, user)
+    request = in_session(request, origin.headers, None, once, origin.root_key, root=root)
     hides = body.thinking is not None and body.thinking.display == "omitted"
     return Call(
         kind="message",

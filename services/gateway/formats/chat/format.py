@@ -1,17 +1,15 @@
-"""The format of OpenAI's chat completions; see `answering/format.py`."""
+"""The format of OpenAI's chat completions; see `answering/call.py`."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.writer import EventWriter
+from services.gateway.answering.events.ports import EventWriter
 from services.gateway.answering.resumption.resume_token import ResumeToken
-from services.gateway.formats.chat.call import chat_call
-from services.gateway.formats.chat.chunks import ChatChunkWriter
-from services.gateway.formats.chat.plain_call import plain_chat_call
+from services.gateway.formats.chat.answer import ChatChunkWriter, chat_body
+from services.gateway.formats.chat.call import chat_call, plain_chat_call
 from services.gateway.formats.chat.schema import ChatCompletionRequest
-from services.gateway.formats.chat.whole_answer import chat_body
 from services.gateway.formats.fields.body_format import BodyFormat
 from services.gateway.formats.fields.chunk_writer import chunk_options
 from services.gateway.formats.fields.completion_call import SERVICE_TIER

@@ -1,11 +1,11 @@
-"""The fields of a plain chat completion's body, for `chat/plain_call.py`."""
+"""The fields of a plain chat completion's body, for `chat/call.py`."""
 
 from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta
 
-from services.gateway.formats.chat.message_schema import MAX_MESSAGES
+from services.gateway.formats.chat.schema import MAX_MESSAGES
 from shared.messages.base import ModelName
 from shared.messages.generate import MAX_CHOICES, MAX_STOPS
 
@@ -50,5 +50,6 @@ class PlainChat(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     stop: _Stop | Annotated[list[_Stop], Meta(max_length=MAX_STOPS)] | None = None
     ignore_eos: bool | None = None
     user: str | None = None
+    prompt_cache_key: str | None = None
     session_id: str | None = None
     session_must_exist: bool | None = None

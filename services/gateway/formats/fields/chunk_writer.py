@@ -11,7 +11,7 @@ import msgspec
 
 from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.answering.envelope import Envelope, fingerprint_of
-from services.gateway.answering.events.source import DONE, StreamEvent
+from services.gateway.answering.events.ports import DONE, StreamEvent
 from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.formats.fields.openai_answer import head_of, session_of, usage_of
 from shared.codec import unpack_tokens

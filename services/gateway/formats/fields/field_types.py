@@ -122,7 +122,7 @@ PromptIds = Annotated[
 StopTokens = Annotated[
     list[Annotated[int, Field(ge=0, le=_U32_MAX)]], Field(max_length=MAX_STOP_TOKENS, fail_fast=True)
 ]
-# checked in `answer_forms.py`
+# checked in `sampling.py`
 Form = Annotated[Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "null"}]})]
 Definition = Annotated[
     Any, WithJsonSchema({"anyOf": [{"type": "object"}, {"type": "string"}, {"type": "null"}]})

@@ -17,7 +17,7 @@ _LONGEST = 64  # characters of a name that are shown
 
 
 @dataclass(slots=True)
-class Shape:
+class ObjectFields:
     """The fields that an object may have.
 
     Attributes:
@@ -26,32 +26,32 @@ class Shape:
     """
 
     known: set[str] = field(default_factory=set)
-    inner: dict[str, "Shape"] = field(default_factory=dict)
+    inner: dict[str, "ObjectFields"] = field(default_factory=dict)
 
-    def add(self, other: "Shape") -> None:
+    def add(self, other: "ObjectFields") -> None:
         """Takes what another form of the same object may have."""
         self.known |= other.known
         for name, shape in other.inner.items():
-            self.inner.setdefault(name, Shape()).add(shape)
+            self.inner.setdefault(name, ObjectFields()).add(shape)
 
 
 @functools.cache
-def shape_of(model: type[BaseModel]) -> Shape:
+def shape_of(model: type[BaseModel]) -> ObjectFields:
     """The shape of a body."""
     schema = model.model_json_schema(by_alias=True)
-    return _object(schema, schema.get("$defs", {})) or Shape()
+    return _object(schema, schema.get("$defs", {})) or ObjectFields()
 
 
-def _object(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Shape | None:
+def _object(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> ObjectFields | None:
     """The shape of an object's schema; None if its fields are free."""
     if "properties" not in schema:
         return None
-    shape = Shape({*schema["properties"], *schema.get(ACCEPTED, ())})
+    shape = ObjectFields({*schema["properties"], *schema.get(ACCEPTED, ())})
     for name, one in schema["properties"].items():
         for form in _forms(one, definitions):
             found = _object(form, definitions)
             if found is not None:
-                shape.inner.setdefault(name, Shape()).add(found)
+                shape.inner.setdefault(name, ObjectFields()).add(found)
     return shape
 
 
@@ -69,7 +69,7 @@ def _forms(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> Iterato
         yield from _forms(form, definitions)
 
 
-def unknown_in(value: Any, shape: Shape) -> tuple[str, ...]:
+def unknown_in(value: Any, shape: ObjectFields) -> tuple[str, ...]:
     """The places of unknown fields below the top, in their order, `MAX_UNKNOWN` at most."""
     found: list[str] = []
     for name, inner in shape.inner.items():
@@ -77,7 +77,7 @@ def unknown_in(value: Any, shape: Shape) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _collect(value: Any, shape: Shape, at: str, found: list[str]) -> None:
+def _collect(value: Any, shape: ObjectFields, at: str, found: list[str]) -> None:
     if isinstance(value, list):
         for index, item in enumerate(value):
             if isinstance(item, dict):

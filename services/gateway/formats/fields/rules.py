@@ -22,7 +22,7 @@ CUSTOM = "custom"
 _MISSPELT_TYPE = 0.75  # as `MISSPELT`, for types of tools
 
 
-class Rule(NamedTuple):
+class FieldRule(NamedTuple):
     """What becomes of a field that no API here serves.
 
     Attributes:
@@ -38,52 +38,52 @@ class Rule(NamedTuple):
 
 
 # by the part of a body in which the field is
-POLICY: dict[str, dict[str, Rule]] = {
+POLICY: dict[str, dict[str, FieldRule]] = {
     "any body": {
-        "modalities": Rule("refuse", neutral=(["text"],)),
-        "audio": Rule("refuse"),
-        "suffix": Rule("refuse", neutral=("",)),
-        "echo": Rule("refuse", neutral=(False,)),
-        "bad_words": Rule("refuse", neutral=([],)),
-        "allowed_token_ids": Rule("refuse"),
-        "include_stop_str_in_output": Rule("refuse", neutral=(False,)),
-        "use_beam_search": Rule("refuse", neutral=(False,)),
-        "guided_whitespace_pattern": Rule("refuse"),
-        "continue_final_message": Rule("refuse", neutral=(False,)),
-        "chat_template": Rule("refuse"),
-        "prediction": Rule("leave out", "a hint for speed"),
-        "web_search_options": Rule("leave out", "no web search"),
-        "context_management": Rule("leave out", "no editing of the context"),
-        "mcp_servers": Rule("leave out", "no tools of servers", ([],)),
-        "container": Rule("leave out", "no code execution"),
-        "verbosity": Rule("leave out", "no such control", ("medium",)),
-        "moderation": Rule("leave out", "no moderation"),
-        "inference_geo": Rule("leave out", "one location", ("not_available", "global")),
-        "speed": Rule("leave out", "one speed", ("standard",)),
-        "guided_decoding_backend": Rule("leave out", "one backend", ("auto",)),
-        "length_penalty": Rule("leave out", "for beam search only", (1,)),
-        "skip_special_tokens": Rule("leave out", "always true", (True,)),
-        "spaces_between_special_tokens": Rule("leave out", "always true", (True,)),
-        "prompt_cache_key": Rule("accept"),
-        "prompt_cache_retention": Rule("accept"),
-        "safety_identifier": Rule("accept"),
-        "add_generation_prompt": Rule("accept"),
-        "request_id": Rule("accept"),
-        "betas": Rule("accept"),
-        "cache_control": Rule("accept"),
-        "diagnostics": Rule("accept"),
-        "user_profile_id": Rule("accept"),
-        "workspace_id": Rule("accept"),
-        "end_id": Rule("accept"),  # this and the next are of gRPC's clients: values of the model itself
-        "pad_id": Rule("accept"),
+        "modalities": FieldRule("refuse", neutral=(["text"],)),
+        "audio": FieldRule("refuse"),
+        "suffix": FieldRule("refuse", neutral=("",)),
+        "echo": FieldRule("refuse", neutral=(False,)),
+        "bad_words": FieldRule("refuse", neutral=([],)),
+        "allowed_token_ids": FieldRule("refuse"),
+        "include_stop_str_in_output": FieldRule("refuse", neutral=(False,)),
+        "use_beam_search": FieldRule("refuse", neutral=(False,)),
+        "guided_whitespace_pattern": FieldRule("refuse"),
+        "continue_final_message": FieldRule("refuse", neutral=(False,)),
+        "chat_template": FieldRule("refuse"),
+        "prediction": FieldRule("leave out", "a hint for speed"),
+        "web_search_options": FieldRule("leave out", "no web search"),
+        "context_management": FieldRule("leave out", "no editing of the context"),
+        "mcp_servers": FieldRule("leave out", "no tools of servers", ([],)),
+        "container": FieldRule("leave out", "no code execution"),
+        "verbosity": FieldRule("leave out", "no such control", ("medium",)),
+        "moderation": FieldRule("leave out", "no moderation"),
+        "inference_geo": FieldRule("leave out", "one location", ("not_available", "global")),
+        "speed": FieldRule("leave out", "one speed", ("standard",)),
+        "guided_decoding_backend": FieldRule("leave out", "one backend", ("auto",)),
+        "length_penalty": FieldRule("leave out", "for beam search only", (1,)),
+        "skip_special_tokens": FieldRule("leave out", "always true", (True,)),
+        "spaces_between_special_tokens": FieldRule("leave out", "always true", (True,)),
+        "prompt_cache_key": FieldRule("accept"),
+        "prompt_cache_retention": FieldRule("accept"),
+        "safety_identifier": FieldRule("accept"),
+        "add_generation_prompt": FieldRule("accept"),
+        "request_id": FieldRule("accept"),
+        "betas": FieldRule("accept"),
+        "cache_control": FieldRule("accept"),
+        "diagnostics": FieldRule("accept"),
+        "user_profile_id": FieldRule("accept"),
+        "workspace_id": FieldRule("accept"),
+        "end_id": FieldRule("accept"),  # this and the next are of gRPC's clients: values of the model itself
+        "pad_id": FieldRule("accept"),
     },
     "completion": {  # what came before `tools`
-        "functions": Rule("refuse", "is no longer served: send `tools`", ([], "none")),
-        "function_call": Rule("refuse", "is no longer served: send `tool_choice`", ([], "none")),
+        "functions": FieldRule("refuse", "is no longer served: send `tools`", ([], "none")),
+        "function_call": FieldRule("refuse", "is no longer served: send `tool_choice`", ([], "none")),
     },
-    "message of a chat": {"function_call": Rule("refuse"), "audio": Rule("refuse")},
+    "message of a chat": {"function_call": FieldRule("refuse"), "audio": FieldRule("refuse")},
     "response": {
-        name: Rule("refuse", f"is not supported: {why}")
+        name: FieldRule("refuse", f"is not supported: {why}")
         for name, why in {
             "n": "a response has one answer: send several requests",
             "messages": "use `input`",
@@ -135,7 +135,7 @@ def judge_fields(
     return unknown, left_out
 
 
-def refuse_unless_neutral(field: str, value: Any, rule: Rule) -> None:
+def refuse_unless_neutral(field: str, value: Any, rule: FieldRule) -> None:
     """Raises `InvalidRequest` if the value of a field asks for what is not served."""
     if value is None or value in rule.neutral:
         return

@@ -101,7 +101,11 @@ class SamplingBody(RequestBody):
     return_token_ids: bool | None = None
     """The answer has the token ids of its prompt and of its choices, as vLLM has it. Absent: false."""
     user: str | None = None
-    """Accepted; it changes nothing. Absent: nothing changes."""
+    """With `RYZ_SESSION_FROM=user`, requests with the same one go to the same group if they name no session.
+    Absent: nothing changes."""
+    prompt_cache_key: str | None = None
+    """Requests with the same one go to the same group if they name no session; see `RYZ_SESSION_FROM`.
+    Absent: nothing changes."""
     metadata: dict[str, Any] | None = None
     """Accepted; it changes nothing. Absent: nothing changes."""
     store: bool | None = None

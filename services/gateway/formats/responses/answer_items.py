@@ -5,7 +5,7 @@ from typing import Any
 
 from services.gateway.formats.fields.answer_blocks import AnswerBlocks, Event
 from services.gateway.formats.fields.custom_tools import CustomCalls
-from services.gateway.formats.fields.token_logprobs import token_fields
+from services.gateway.formats.fields.openai_answer import token_fields
 from shared.messages import AnswerPart, Delta, TextPart, TokenLogprob, ToolCallPart, TopLogprob
 
 _PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc"}

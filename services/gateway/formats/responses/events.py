@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from services.gateway.answering.events.source import StreamEvent
+from services.gateway.answering.events.ports import StreamEvent
 from services.gateway.formats.fields.answer_blocks import Event
 from services.gateway.formats.responses.answer_items import AnswerItems
 from services.gateway.formats.responses.object_fields import error_object, usage_object

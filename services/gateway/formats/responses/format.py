@@ -7,8 +7,9 @@ from typing import Protocol
 
 from services.gateway.admission.caller import Caller
 from services.gateway.answering.call import Call, StartedCall
-from services.gateway.answering.events.source import EventSource
-from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.answering.events.ports import EventSource
+from services.gateway.answering.intake.new_calls import root_from
+from services.gateway.formats.fields.body_format import parse_body
 from services.gateway.formats.responses.kept_answer import KeptResponse
 from services.gateway.formats.responses.schema import ResponseRequest
 from services.gateway.formats.responses.translation import FIELD_NAMES, ResponseCall, response_call
@@ -86,6 +87,7 @@ class ResponseFormat:
             seed=random.getrandbits(63),  # no secret: it decides what is drawn
             created_s=caller.created_s,
             drops_blocks=self._settings.leave_out_changing_blocks,
+            route_key=root_from(self._settings.session_from, caller.tenant, body.prompt_cache_key, body.user),
         )
 
     def kept(self, draft: ResponseCall, *, shows_defaults: bool = True) -> KeptResponse:

@@ -10,8 +10,7 @@ import structlog
 
 from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.answering.answer_cost import entries_of_token
-from services.gateway.answering.events.source import DONE, StreamEvent
-from services.gateway.answering.events.writer import EventWriter
+from services.gateway.answering.events.ports import DONE, EventWriter, StreamEvent
 from services.gateway.formats.responses.events import ResponseEvent, ResponseEvents
 from services.gateway.formats.responses.translation import ResponseCall, with_our_names
 from shared.client.calls.responses_client import ResponsesClient

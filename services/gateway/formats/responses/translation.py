@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from services.gateway.admission.errors.shapes import renamed
-from services.gateway.answering.intake.priority import priority_of
+from services.gateway.answering.intake.new_calls import priority_of
 from services.gateway.answering.left_out import LeftOut
 from services.gateway.formats.fields.changing_blocks import request_without_blocks
 from services.gateway.formats.fields.custom_tools import custom_names
@@ -127,6 +127,7 @@ def response_call(
     seed: int,
     created_s: int,
     drops_blocks: bool,
+    route_key: str = "",
 ) -> ResponseCall:
     """Makes the call.
 
@@ -138,6 +139,7 @@ def response_call(
         seed: Used if the body has none.
         created_s: Unix time.
         drops_blocks: As in `CallOrigin`.
+        route_key: As in `GenerateRequest`.
 
     Raises:
         InvalidRequest: A field is wrong; names it.
@@ -164,6 +166,7 @@ def response_call(
             logprobs=logprobs,
         ),
         tenant=tenant,
+        route_key=route_key,
         priority=priority_of(body.priority),
         truncation=body.truncation or "disabled",
         delivery="stream" if body.stream or body.background else "whole",

@@ -1,18 +1,17 @@
-"""The format of OpenAI's text completions; see `answering/format.py`."""
+"""The format of OpenAI's text completions; see `answering/call.py`."""
 
 from collections.abc import Sequence
 from functools import partial
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.writer import EventWriter
+from services.gateway.answering.events.ports import EventWriter
 from services.gateway.answering.resumption.resume_token import ResumeToken
 from services.gateway.formats.fields.body_format import BodyFormat
 from services.gateway.formats.fields.chunk_writer import chunk_options
 from services.gateway.formats.fields.openai_answer import encode_in_time, shown_of
+from services.gateway.formats.text.answer import CompletionChunkWriter, completion_body
 from services.gateway.formats.text.call import completion_call
-from services.gateway.formats.text.chunks import CompletionChunkWriter
 from services.gateway.formats.text.schema import CompletionRequest
-from services.gateway.formats.text.whole_answer import completion_body
 from services.gateway.settings import GatewaySettings
 from shared.client import Completion
 from shared.messages import GenerateRequest

@@ -8,13 +8,12 @@ from functools import partial
 import msgspec
 
 from services.gateway.answering.call import Call, StartedCall
-from services.gateway.formats.chat.messages import messages_of
 from services.gateway.formats.chat.tools import SERVED_TYPES, tool_use_of
-from services.gateway.formats.chat.translation import continues_last
+from services.gateway.formats.chat.translation import continues_last, messages_of
 from services.gateway.formats.fields.body_format import BodyFormat, CallOrigin
 from services.gateway.formats.fields.changing_blocks import without_changing_blocks
+from services.gateway.formats.fields.openai_answer import part_text
 from services.gateway.formats.fields.rules import inner_without_tools, judge_fields, offered_tools
-from services.gateway.formats.fields.token_logprobs import part_text
 from services.gateway.formats.tokens.schema import DetokenizeRequest, TokenizeRequest
 from services.gateway.settings import GatewaySettings
 from shared.client import InferenceClient

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from services.gateway.formats.chat.message_schema import Messages
+from services.gateway.formats.chat.schema import Messages
 from services.gateway.formats.fields.body_types import RequestBody
 from services.gateway.formats.fields.field_types import NAME, Tools
 

@@ -8,8 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
-from services.gateway.admission.identity.identity import Identity
-from services.gateway.admission.identity.scopes import api_of, check_api
+from services.gateway.admission.identity.identity import Identity, api_of, check_api
 from services.gateway.formats.fields.body_types import LenientBody, RequestBody
 from services.gateway.resources.batches.record import BatchRecord, cancelled, erased, new_batch_id, paused
 from services.gateway.resources.batches.streams import BatchParts

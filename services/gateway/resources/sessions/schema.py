@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from services.gateway.formats.chat.message_schema import Messages
+from services.gateway.formats.chat.schema import Messages
 from services.gateway.formats.fields.field_types import NAME
 from shared.client.calls.session_admin import SessionView
 from shared.messages import ChatMessage, SessionSummary, Warmed
@@ -46,6 +46,7 @@ class SessionObject(_Shown):
     object: Literal["session"] = "session"
     session_id: str
     tenant: str
+    title: Annotated[str | None, Field(description="How its first user message begins; null: it has none.")]
     model: str
     turns: Annotated[int, Field(description="Turns that were answered.")]
     num_messages: int
@@ -111,6 +112,7 @@ def session_object(summary: SessionSummary, now_ms: int) -> SessionObject:
     return SessionObject(
         session_id=summary.session_id,
         tenant=summary.tenant,
+        title=summary.title or None,
         model=summary.model,
         turns=summary.turns,
         num_messages=summary.num_messages,

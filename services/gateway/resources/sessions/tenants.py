@@ -11,12 +11,11 @@ from dataclasses import dataclass
 
 import msgspec
 
-from services.gateway.admission.identity.identity import Identity
-from services.gateway.admission.identity.scopes import check_scopes
+from services.gateway.admission.identity.identity import Identity, check_scopes
 from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.intake.model_aliases import alias_named
-from services.gateway.formats.chat.messages import messages_of
+from services.gateway.answering.intake.model_names import alias_named
+from services.gateway.formats.chat.translation import messages_of
 from services.gateway.resources.sessions import exported_file
 from services.gateway.resources.sessions.file_thread import FileThread
 from services.gateway.resources.sessions.schema import NewSession, SessionObject, session_object
@@ -32,7 +31,7 @@ PREFIX = "/v1/sessions"
 
 
 @dataclass(frozen=True, slots=True)
-class Asker:
+class SessionsCaller:
     """Who asks, and the party that the call counts for."""
 
     identity: Identity
@@ -69,7 +68,7 @@ class TenantSessions:
         self._files = files
         self._root_key = root_key
 
-    def admit(self, headers: RawHeaders, client: Sequence[object] | None, method: str) -> Asker:
+    def admit(self, headers: RawHeaders, client: Sequence[object] | None, method: str) -> SessionsCaller:
         """Finds who makes a call, and checks whether it may be made now.
 
         Args:
@@ -89,9 +88,9 @@ class TenantSessions:
             admission.rates.take_units(identity.tenant, time.monotonic())
         party = admission.parties.party_of(identity.tenant, client)
         admission.slots.check_units(party)
-        return Asker(identity, party)
+        return SessionsCaller(identity, party)
 
-    async def delete(self, asker: Asker, session_id: str) -> None:
+    async def delete(self, asker: SessionsCaller, session_id: str) -> None:
         """Deletes a session in one place of the gateway; raises `SessionNotFound` if it is not there."""
         check_session_id(session_id)
         positions = self._context.admission.slots
@@ -101,7 +100,7 @@ class TenantSessions:
         finally:
             positions.free_units(asker.party)
 
-    async def create(self, asker: Asker, body: NewSession) -> SessionObject:
+    async def create(self, asker: SessionsCaller, body: NewSession) -> SessionObject:
         """Creates a session; raises `Conflict` if it exists."""
         tenant, model = asker.tenant, await self._model_of(asker.identity, body)
         messages, now_ms = messages_of(body.messages), now_in_ms()
@@ -157,7 +156,7 @@ class TenantSessions:
         return f"{name}.session.json", raw
 
     async def import_file(
-        self, asker: Asker, raw: bytes, session_id: str | None, *, replace: bool
+        self, asker: SessionsCaller, raw: bytes, session_id: str | None, *, replace: bool
     ) -> SessionObject:
         """Creates a session from an exported file.
 

@@ -7,7 +7,7 @@ import msgspec
 
 from services.gateway.admission.errors.refusals import ErrorAnswer
 from services.gateway.answering.call import StartedCall
-from services.gateway.answering.events.source import DONE, EventBatch, EventSource, StreamEvent
+from services.gateway.answering.events.ports import DONE, EventBatch, EventSource, StreamEvent
 from services.gateway.answering.resumption.event_ids import UNNUMBERED
 from services.gateway.answering.run_call import trace_headers
 from services.gateway.formats.responses.events import ResponseEvent

@@ -26,7 +26,7 @@ from shared.bus import Bus, Message, Subscription
 from shared.bus.subject import can_answer
 from shared.errors import TABLE, DeadlineExceeded, Internal, InvalidRequest, RequestTooLarge, RyzError
 from shared.lifecycle import Service
-from shared.subjects import ANY_CALLER, HEADER_TIMEOUT, Caller
+from shared.subjects import ANY_CALLER, HEADER_TIMEOUT, OutsideService
 from shared.telemetry.service_levels import ServiceLevels
 from shared.telemetry.trace_context import TRACE_HEADERS
 
@@ -142,7 +142,7 @@ class CompleteCalls:
 
     async def _complete(
         self,
-        caller: Caller | None,
+        caller: OutsideService | None,
         path: str,
         body: bytes,
         given: dict[bytes, bytes],

@@ -7,7 +7,7 @@ text that is ready goes out in one write.
 from collections.abc import Callable
 
 from services.gateway.admission.errors.refusals import ErrorAnswer
-from services.gateway.answering.events.source import EventSource
+from services.gateway.answering.events.ports import EventSource
 from services.gateway.transports.http.exchange import HttpExchange
 from services.gateway.transports.http.server_sent_events import encoded_batch, encoded_event
 from services.gateway.transports.http.stream_progress import EVENT_HEADERS, open_with_progress

@@ -4,7 +4,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from services.gateway.formats.fields.body_parser import check_content_type, parse_body
+from services.gateway.formats.fields.body_format import check_content_type, parse_body
 from services.gateway.transports.http.exchange import HttpExchange
 from shared.web.admitted_connection import CONNECTION
 

@@ -1,6 +1,6 @@
 """Events as the bytes of server-sent events, with ids if they are asked for. Pure."""
 
-from services.gateway.answering.events.source import EventBatch, StreamEvent
+from services.gateway.answering.events.ports import EventBatch, StreamEvent
 from services.gateway.answering.resumption.event_ids import UNNUMBERED
 
 

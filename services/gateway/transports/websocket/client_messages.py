@@ -39,7 +39,7 @@ class Authenticate(msgspec.Struct, tag="auth", forbid_unknown_fields=True):
     api_key: Annotated[str, msgspec.Meta(max_length=8192)]  # a token may be long
 
 
-class Ask(msgspec.Struct, tag="request", forbid_unknown_fields=True):
+class RequestMessage(msgspec.Struct, tag="request", forbid_unknown_fields=True):
     """A request.
 
     Attributes:
@@ -80,11 +80,11 @@ class UseSession(msgspec.Struct, tag="session", forbid_unknown_fields=True):
     session_id: Annotated[str, msgspec.Meta(max_length=128)]
 
 
-class Ping(msgspec.Struct, tag="ping", forbid_unknown_fields=True):
+class PingMessage(msgspec.Struct, tag="ping", forbid_unknown_fields=True):
     """Is answered with `pong`."""
 
 
-ClientMessage = Authenticate | Ask | Resume | CancelRequest | UseSession | Ping
+ClientMessage = Authenticate | RequestMessage | Resume | CancelRequest | UseSession | PingMessage
 _DECODER = msgspec.json.Decoder(ClientMessage)
 _IDS = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
@@ -111,7 +111,7 @@ def read_message(raw: bytes) -> ClientMessage:
     """
     try:
         message: ClientMessage = _DECODER.decode(raw)
-        if isinstance(message, Ask):
+        if isinstance(message, RequestMessage):
             _check(message)
     except msgspec.MsgspecError as error:
         raise BadMessage(_id_in(raw), InvalidRequest(f"the message cannot be read: {error}")) from None
@@ -122,7 +122,7 @@ def read_message(raw: bytes) -> ClientMessage:
     return message
 
 
-def _check(message: Ask) -> None:
+def _check(message: RequestMessage) -> None:
     if message.path not in PATHS:
         raise InvalidRequest(
             f"`path` must be one of {', '.join(PATHS)}, got {message.path[:64]!r}", param="path"

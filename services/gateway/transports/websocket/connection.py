@@ -21,10 +21,10 @@ from services.gateway.metrics import GatewayMetrics
 from services.gateway.settings import GatewaySettings
 from services.gateway.transports.websocket import server_messages
 from services.gateway.transports.websocket.client_messages import (
-    Ask,
     Authenticate,
     BadMessage,
     CancelRequest,
+    RequestMessage,
     Resume,
     UseSession,
     read_message,
@@ -148,7 +148,7 @@ class RealtimeConnection:
             message = read_message(raw)
             if isinstance(message, Authenticate) or self._caller is None:
                 await self._authenticate(message)
-            elif isinstance(message, Ask | Resume):
+            elif isinstance(message, RequestMessage | Resume):
                 await self._begin(message, self._caller)
             elif isinstance(message, CancelRequest):
                 self._cancel(message.id)
@@ -177,7 +177,7 @@ class RealtimeConnection:
             return
         await self._send_ready(self._caller)
 
-    async def _begin(self, message: Ask | Resume, caller: SocketOrigin) -> None:
+    async def _begin(self, message: RequestMessage | Resume, caller: SocketOrigin) -> None:
         most = self._limits.settings.constants.realtime_requests_max
         if message.id in self._runs or len(self._runs) >= most:
             await self._wait_for_endings(message.id)

@@ -9,11 +9,11 @@ from services.gateway.admission.errors.shapes import error_body
 from services.gateway.admission.identity.identity import Identity
 from services.gateway.admission.request_headers import SESSION_HEADERS
 from services.gateway.answering.direct_calls import DirectCall, DirectCalls
-from services.gateway.answering.events.source import DONE, EventBatch, EventSource
+from services.gateway.answering.events.ports import DONE, EventBatch, EventSource
 from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.answering.resumption.event_ids import NOTHING_YET, UNNUMBERED, EventId, parse_event_id
 from services.gateway.transports.websocket import server_messages
-from services.gateway.transports.websocket.client_messages import Ask, Resume
+from services.gateway.transports.websocket.client_messages import RequestMessage, Resume
 
 # whose streams may go on without their connection, and be resumed
 _RESUMABLE = frozenset({"/v1/chat/completions", "/v1/completions", "/v1/messages"})
@@ -59,7 +59,7 @@ class RequestRun:
     """
 
     def __init__(
-        self, direct: DirectCalls, caller: SocketOrigin, message: Ask | Resume, session_id: str
+        self, direct: DirectCalls, caller: SocketOrigin, message: RequestMessage | Resume, session_id: str
     ) -> None:
         self._direct = direct
         self._caller = caller
@@ -164,7 +164,7 @@ class RequestRun:
             await self._direct.end_stream(self.stream_id, identity=self._caller.identity)
 
 
-def _without_body(message: Ask) -> Ask:
+def _without_body(message: RequestMessage) -> RequestMessage:
     return msgspec.structs.replace(message, body=msgspec.Raw(b""))
 
 
@@ -175,7 +175,9 @@ class _NamedSession(msgspec.Struct):
 _NAMED_SESSION = msgspec.json.Decoder(_NamedSession)
 
 
-def _headers(message: Ask | Resume, caller: SocketOrigin, session_id: str) -> list[tuple[bytes, bytes]]:
+def _headers(
+    message: RequestMessage | Resume, caller: SocketOrigin, session_id: str
+) -> list[tuple[bytes, bytes]]:
     headers = dict(caller.headers)
     if isinstance(message, Resume):
         if message.last_event_id:

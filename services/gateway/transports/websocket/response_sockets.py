@@ -21,9 +21,9 @@ from services.gateway.admission.identity.identity import Identity
 from services.gateway.answering.call import Call
 from services.gateway.answering.context import GatewayContext
 from services.gateway.answering.direct_calls import DirectCall, DirectCalls
-from services.gateway.answering.events.source import DONE
+from services.gateway.answering.events.ports import DONE
 from services.gateway.answering.formatted_answer import CallAnswer
-from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.fields.body_format import parse_body
 from services.gateway.formats.responses.format import KIND, PATH, ResponseFormat, call_of_draft
 from services.gateway.formats.responses.kept_answer import KeptResponse
 from services.gateway.formats.responses.schema import ResponseRequest

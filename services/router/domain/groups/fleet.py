@@ -9,13 +9,13 @@ from math import inf
 from typing import Literal
 
 from services.router.domain.decision import FleetView, GroupView
+from services.router.domain.groups.balance import WorkShares
 from services.router.domain.groups.fleet_limits import FleetLimits
 from services.router.domain.groups.group import Group
 from services.router.domain.groups.live_view import LiveView, Needs, Wanted, no_needs, split_by_standing
 from services.router.domain.groups.loss import REASONS, Loss
 from services.router.domain.groups.rivals import Rivals
 from services.router.domain.groups.silence import CommonSilence, SilenceLimits
-from services.router.domain.groups.work_shares import WorkShares
 from services.router.domain.router_count import RouterCount
 from shared.flow.circuit import Circuit
 from shared.messages import DownReason, GroupDown, Heartbeat, ModelCard

@@ -11,6 +11,7 @@ from services.router.domain.groups.group import Group
 from services.router.domain.rendezvous import preferred
 from shared.guests.needs import is_guest, lack_of
 
+RESTART_S = 30.0  # after which a group that has ended cleanly is not expected back where only guests are left
 Needs = Callable[[], Mapping[str, str]]  # of a request, with the fields that ask for it
 
 
@@ -100,6 +101,7 @@ def split_by_standing(
     away: dict[str, str] = {}
     needed: Mapping[str, str] | None = None
     unable: Unable | None = None
+    gone: list[str] = []
     for group in groups:
         if group.heartbeat.model.name != model:
             continue
@@ -115,8 +117,12 @@ def split_by_standing(
             ready[group.name] = group
             continue
         away[group.name] = str(standing)
+        if standing == "stopped" and now - group.heard_at > RESTART_S:
+            gone.append(group.name)
         if standing == "tripped" and not group.breaker.opened_by_ends:
             doubtful[group.name] = group
+    for name in gone if unable is not None else ():
+        del away[name]
     if doubtful and not ready:
         ready = doubtful
         for name in doubtful:

@@ -3,7 +3,7 @@
 A resumed request was accepted before and its caller waits in mid-stream. It goes where it starts soonest, a
 full group included. A request of higher priority that finds all groups full goes to the least loaded one,
 whose leader decides what makes room. So do some requests of equal priority when there are several tenants
-(`contests.py`), because the router does not know which tenant holds the slots.
+(`parties.py`), because the router does not know which tenant holds the slots.
 """
 
 from msgspec.structs import replace

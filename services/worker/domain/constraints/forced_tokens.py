@@ -12,7 +12,11 @@ rebuilt from the tokens that a caller has then forces nothing more.
 from typing import Literal, NamedTuple
 
 from services.worker.domain.constraints.forced_text import ForcedText
-from services.worker.domain.generation.token_constraint import TokenConstraint, is_too_complex
+from services.worker.domain.generation.token_constraint import (
+    TokenConstraint,
+    TokenRefused,
+    is_too_complex,
+)
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import Sampled
 from shared.messages import FinishReason
@@ -42,17 +46,15 @@ def advance(sequence: Sequence, sampled: Sampled) -> list[Advance]:
     """
     reason = sequence.take(sampled.token_id)
     taken = [Advance(sequence, sampled, reason, len(sequence.tokens))]
+    if sequence.form is not None:
+        refused = _refused_by_form(sequence)
+        return taken if refused is None else [Advance(sequence, refused, None, len(sequence.tokens))]
     if sequence.constraint is None or reason is not None:
         return taken
     try:
         run = _accept_newest(sequence, sequence.constraint)
     except Exception as error:  # a bug in one grammar must not end the others
-        sequence.grammar_error = error
-        cause: Literal["demand", "grammar"] = "demand" if is_too_complex(error) else "grammar"
-        refused = Sampled(
-            seq_id=sampled.seq_id, token_id=0, error=f"its grammar failed: {error}", cause=cause
-        )
-        return [Advance(sequence, refused, None, len(sequence.tokens))]
+        return [Advance(sequence, _failed(sequence, error), None, len(sequence.tokens))]
     if run:
         first = len(sequence.tokens) + 1
         for end, (token_id, reason) in enumerate(sequence.append_run(run), first):
@@ -66,7 +68,34 @@ def force_first(sequence: Sequence) -> list[int]:
 
     Call it once, when the grammar has accepted what earlier attempts have generated.
     """
-    return _force(sequence, sequence.constraint) if sequence.constraint is not None else []
+    return _force(sequence, sequence.constraint) if sequence.constraint and not sequence.form else []
+
+
+def _refused_by_form(sequence: Sequence) -> Sampled | None:
+    """Checks the newest token of a guest, which follows the form of the answer by itself; None: it may come.
+
+    A token of the request's `stop_token_ids` cuts the answer, as `max_tokens` does, and need not fit.
+    """
+    token_id = sequence.tokens[-1]
+    is_end = token_id in sequence.eos_ids and not sequence.sampling.ignore_eos
+    if sequence.constraint is None or (token_id in sequence.sampling.stop_token_ids and not is_end):
+        return None
+    try:
+        sequence.constraint.accept([token_id])
+    except TokenRefused as error:
+        why = f"what it brought is not of the form that the answer must have: {error}"
+        return Sampled(seq_id=sequence.seq_id, token_id=0, error=why, cause="guest")
+    except Exception as fault:  # a bug in one grammar must not end the others
+        return _failed(sequence, fault)
+    return None
+
+
+def _failed(sequence: Sequence, error: Exception) -> Sampled:
+    """Returns what ends a sequence whose grammar took no token."""
+    sequence.grammar_error = error
+    cause: Literal["demand", "grammar"] = "demand" if is_too_complex(error) else "grammar"
+    why = f"its grammar failed: {error}"
+    return Sampled(seq_id=sequence.seq_id, token_id=0, error=why, cause=cause)
 
 
 def _accept_newest(sequence: Sequence, constraint: TokenConstraint) -> list[int]:

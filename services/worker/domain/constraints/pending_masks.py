@@ -18,11 +18,7 @@ class PendingMasks:
 
     def expect(self, step_id: int, planned: list[PlannedChunk]) -> None:
         """Notes the chunks of a planned step that are masked."""
-        rows = [
-            (sequence, end)
-            for sequence, _, _, samples, end in planned
-            if samples and sequence.constraint is not None
-        ]
+        rows = [(sequence, end) for sequence, _, _, samples, end in planned if samples and sequence.is_masked]
         if rows:
             self._steps.append((step_id, rows))
 

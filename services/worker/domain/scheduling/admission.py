@@ -20,7 +20,7 @@ MIN_PREFILLS = 8  # prompts that may be in work at once, however long they are
 MAX_HELD_BACK = 16  # sequences skipped in a step because their beginning is being computed
 
 
-class Admission:
+class SequenceAdmission:
     """Moves sequences from the waiting to the running ones; counts hits of the prefix cache.
 
     Args:

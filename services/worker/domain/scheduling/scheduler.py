@@ -18,12 +18,18 @@ from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.blocks.write_behind import WriteBehind
 from services.worker.domain.constraints.forced_tokens import Advance
 from services.worker.domain.constraints.pending_masks import PendingMasks
-from services.worker.domain.scheduling.admission import Admission
+from services.worker.domain.scheduling.admission import SequenceAdmission
 from services.worker.domain.scheduling.background import BackgroundPace, only_background
+from services.worker.domain.scheduling.bookings import (
+    PromptAdvance,
+    arrived_chunks,
+    book_arrived,
+    book_fetch,
+    book_prompts,
+    give_up_fetch,
+)
 from services.worker.domain.scheduling.crash_trials import CrashTrials
-from services.worker.domain.scheduling.fetch_booking import book_fetch, give_up_fetch
 from services.worker.domain.scheduling.preemption import Preemption
-from services.worker.domain.scheduling.prompt_advances import PromptAdvance, book_prompts
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.domain.scheduling.sequence_queues import SchedulerLimits, SequenceQueues
@@ -31,7 +37,6 @@ from services.worker.domain.scheduling.step_checks import check_steps
 from services.worker.domain.scheduling.step_draft import PlannedChunk
 from services.worker.domain.scheduling.step_measures import StepMeasures
 from services.worker.domain.scheduling.step_planner import StepPlanner
-from services.worker.domain.scheduling.stream_booking import arrived_chunks, book_arrived
 from services.worker.domain.scheduling.stream_planner import StreamPlanner
 from services.worker.domain.speculation.result_booking import ResultBooking, draft_tokens
 from services.worker.domain.speculation.speculation import Speculation
@@ -76,7 +81,7 @@ class Scheduler:
         self.waiting, self.running = self.queues.waiting, self.queues.running
         self.write_behind = write_behind or WriteBehind()
         self.costs = costs or TransferCostModel(limits.token_budget)
-        self.admission = Admission(
+        self.admission = SequenceAdmission(
             self.queues,
             limits,
             names,

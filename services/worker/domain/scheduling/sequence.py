@@ -13,6 +13,7 @@ from services.worker.domain.adapters.sequence_adapter import SequenceAdapter
 from services.worker.domain.constraints.forced_text import RepeatedText
 from services.worker.domain.generation.token_constraint import TokenConstraint
 from services.worker.rank_protocol.adapters import NO_ADAPTER
+from services.worker.rank_protocol.demanded_form import DemandedForm
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
 from shared.messages import EmbeddingOptions, FinishReason
@@ -59,6 +60,7 @@ class Sequence:
         first: The first choice of the request, which names the blocks of the prompt for all; None for itself.
         constraint: The grammar of its output, which has accepted its output tokens and `forced`; None if it
             has none.
+        form: The same for a guest, which follows it by itself; then `constraint` only checks what it brings.
         forced: Tokens that its grammar forces next and that are sampled one by one (`forced_tokens.py`).
         grammar_error: Why its grammar gave no mask, or did not take a token; None if it did not fail.
         run_start: Index of the first of the newest tokens that were appended without being sampled, and may
@@ -107,6 +109,7 @@ class Sequence:
     trial_tokens: int = 0
     first: "Sequence | None" = None
     constraint: TokenConstraint | None = None
+    form: DemandedForm | None = None
     embedding: EmbeddingOptions | None = None
     scored: int = -1
     prompt_only: bool = False
@@ -153,6 +156,11 @@ class Sequence:
     def computes_all(self) -> bool:
         """Whether each token is to be computed, also those whose KV is in the cache or in the store."""
         return self.is_scored_later or (self.embedding is not None and self.embedding.pooling == "mean")
+
+    @property
+    def is_masked(self) -> bool:
+        """Whether masks limit its tokens."""
+        return self.constraint is not None and self.form is None
 
     @property
     def has_run(self) -> bool:
@@ -216,4 +224,5 @@ class Sequence:
             adapter=self.slot,
             max_tokens=max(1, left),
             tenant=self.tenant,
+            form=self.form,
         )

@@ -36,7 +36,7 @@ class StepDraft:
             self.admit.append(sequence.announce())
         start, end, known = sequence.planned, sequence.planned + count, len(sequence.tokens)
         samples = end == known + sequence.pending
-        masked = samples and sequence.constraint is not None
+        masked = samples and sequence.is_masked
         self.masked = self.masked or masked
         sliding_first, sliding_blocks = 0, list[int]()
         if end > sequence.sliding_capacity and self._sliding is not None:

@@ -4,7 +4,7 @@ Sequences on trial (`crash_trials.py`) get steps of their own.
 """
 
 from services.worker.domain.blocks.sliding_blocks import SlidingBlocks
-from services.worker.domain.scheduling.admission import Admission
+from services.worker.domain.scheduling.admission import SequenceAdmission
 from services.worker.domain.scheduling.background import (
     MIN_CHUNK,
     UNLIMITED,
@@ -17,8 +17,7 @@ from services.worker.domain.scheduling.background import (
 )
 from services.worker.domain.scheduling.crash_trials import CrashTrials
 from services.worker.domain.scheduling.fairness.fair_shares import FairShares
-from services.worker.domain.scheduling.fairness.light_prompts import LightPrompts
-from services.worker.domain.scheduling.fairness.parties_seen import PartiesSeen
+from services.worker.domain.scheduling.fairness.light_prompts import LightPrompts, PartiesSeen
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prompt_budget.prefill_shares import (
     share_among_parties,
@@ -50,7 +49,7 @@ class StepPlanner:
         self,
         running: list[Sequence],
         limits: SchedulerLimits,
-        admission: Admission,
+        admission: SequenceAdmission,
         preemption: Preemption,
         *,
         throttle: PrefillThrottle,

@@ -5,7 +5,7 @@ running sequences, their prompts whole, and no limit by measured times: what is 
 Sequences are not put on trial: they cannot be computed in steps of their own.
 """
 
-from services.worker.domain.scheduling.admission import Admission
+from services.worker.domain.scheduling.admission import SequenceAdmission
 from services.worker.domain.scheduling.fairness.fair_shares import FairShares
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
@@ -24,7 +24,7 @@ class StreamPlanner:
     """
 
     def __init__(
-        self, running: list[Sequence], admission: Admission, preemption: Preemption, fair: FairShares
+        self, running: list[Sequence], admission: SequenceAdmission, preemption: Preemption, fair: FairShares
     ) -> None:
         self._running = running
         self._admission = admission

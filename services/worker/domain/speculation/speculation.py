@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.domain.speculation.draft_budget import DraftBudget
+from services.worker.domain.speculation.draft_budget import DraftBudget, StepCosts
 from services.worker.domain.speculation.model_costs import START_OF_ONE, ModelCosts
 from services.worker.domain.speculation.prompt_lookup import PromptLookup
-from services.worker.domain.speculation.step_costs import StepCosts
 from services.worker.rank_protocol.plan import StepResult
 
 DRAFT_TOKENS = 8  # guesses of one sequence that a step checks at most

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from services.worker.adapters.adapter import Adapter
+from services.worker.adapters.adapter import AdapterFiles
 from services.worker.adapters.base_model import BaseModel
 from services.worker.adapters.targets import HEAD, ROW_PARALLEL
 from services.worker.adapters.tensor_values import Floats
@@ -22,7 +22,7 @@ from services.worker.engine.config.layer import ExpertsConfig
 from services.worker.engine.config.model import ModelConfig
 
 
-def own_share(adapter: Adapter, base: BaseModel, rank: int, world: int) -> AdapterWeights:
+def own_share(adapter: AdapterFiles, base: BaseModel, rank: int, world: int) -> AdapterWeights:
     """What this rank has of an adapter; memory is shared with it where nothing is cut.
 
     Raises:

@@ -17,7 +17,7 @@ from services.worker.rank_protocol.plan import BLOCK_SIZE
 Ints = NDArray[np.int32]
 
 
-class BlockIndex:
+class PassIndex:
     """The index arrays of one pass; spans are added in the order of its rows.
 
     Attributes:

@@ -1,8 +1,6 @@
 """Compiles the kernels: `python -m services.worker.engine.native.build`; otherwise the first rank does it.
 
-There is a shared library for each instruction set, named after a hash of its sources and options, so a stale
-one is never loaded. A machine without a C++ compiler serves with the plain path, unless the installation may
-fetch one (`zig_compiler.py`). This module does not import torch.
+Each variant has a library, named after a hash of its sources and options. Without one, ranks use torch.
 """
 
 import fcntl
@@ -13,14 +11,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from services.worker.engine.native.compiler_process import run_compiler
+from services.worker.engine.native.compiling.compile_clock import compile_clock
+from services.worker.engine.native.compiling.compiler_process import run_compiler
 from services.worker.engine.zig_compiler import COMPILE_LIMIT_S, OPTIONS, NoZig, temporary_compiler
 
 SOURCES = Path(__file__).resolve().parent / "src"
@@ -33,10 +30,11 @@ TARGETS = {
         {"avx512f", "avx512bw", "avx512vl", "avx512dq", "avx512_vnni", "fma", "f16c"},
         ("-march=x86-64-v4", "-mavx512vnni"),
     ),
+    "avxvnni": ({"avx2", "fma", "f16c", "avx_vnni"}, ("-march=x86-64-v3", "-mavxvnni")),
     "avx2": ({"avx2", "fma", "f16c"}, ("-march=x86-64-v3",)),
 }
-OWN_COMPILER_LIMIT_S = 300
-PROGRESS_S = 15.0  # between two lines in a file about a compilation that goes on
+OWN_COMPILER_LIMIT_S = 900  # 300 were too few beside twenty busy processes on two cores
+KEPT_IN_CACHE = 4  # libraries of a variant: other checkouts may have other sources
 
 
 class NoKernels(Exception):
@@ -45,6 +43,10 @@ class NoKernels(Exception):
 
 class NoCompiler(NoKernels):
     """There is no C++ compiler on this machine."""
+
+
+class NotCompiled(NoKernels):
+    """The compiler refused them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def ensure(target: str | None = None, compiler: Compiler | None = None) -> Path:
     """The library for this machine (or of one variant), compiled now if need be.
 
     Args:
-        target: The variant; None: the best of this machine.
+        target: The variant; None: the best of this machine that is there or can be compiled.
         compiler: Compiles it; None: the one of this machine.
 
     Raises:
@@ -91,14 +93,22 @@ def ensure(target: str | None = None, compiler: Compiler | None = None) -> Path:
     names = [target] if target else targets()
     if not names:
         raise NoKernels("the kernels are for Linux on x86-64 with AVX2 or AVX-512")
-    try:
-        return find(names[0]) or _compile(names[0], compiler or own_compiler())
-    except OSError as error:
-        raise NoKernels(f"the compiled kernels could not be stored: {error}") from error
+    while True:
+        name, *others = names
+        try:
+            return find(name) or _compile(name, compiler or own_compiler())
+        except OSError as error:
+            raise NoKernels(f"the compiled kernels could not be stored: {error}") from error
+        except NoKernels as error:
+            # an older compiler does not know the newest instructions; without one, what is there will do
+            refused = isinstance(error, NotCompiled)
+            names = [other for other in others if refused or find(other)]
+            if not names:
+                raise
 
 
 def candidates(target: str) -> list[Path]:
-    """Where a library may be: beside the sources, or in the user's cache where that cannot be written."""
+    """Where a library may be: beside the sources, and in the user's cache."""
     digest = hashlib.blake2b(repr((_OPTIONS, TARGETS[target][1])).encode(), digest_size=8)
     for source in sorted(path for path in SOURCES.rglob("*") if path.is_file()):
         digest.update(source.read_bytes())
@@ -152,25 +162,49 @@ def _compile(target: str, compiler: Compiler) -> Path:
         try:
             failed, errors = run_compiler(command, compiler.limit_s)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NoKernels(f"{name} could not compile the kernels: {error}") from error
+            late = f"it timed out after {compiler.limit_s:g} seconds"
+            why = late if isinstance(error, subprocess.TimeoutExpired) else error
+            raise NoKernels(f"{name} could not compile the kernels: {why}") from error
         if failed:
             lines = errors.strip().splitlines() or [f"no reason was given (exit code {failed})"]
             reason = next((line for line in lines if "error" in line), lines[-1])
-            raise NoKernels(f"{name} could not compile the kernels: {reason}")
+            raise NotCompiled(f"{name} could not compile the kernels: {reason}")
         # on the disk before it has its name: calling into half a library would crash the process
         with draft.open("rb") as file:
             os.fsync(file.fileno())
         _share(draft)
         draft.rename(path)
-        for old in path.parent.glob(f"kernels-{target}-*.so"):
-            if old != path:
-                old.unlink(missing_ok=True)
+        _remove_others(path, target, kept=1 if _is_beside_sources(path) else KEPT_IN_CACHE)
+    _keep_in_cache(path, target)
     return path
+
+
+def _keep_in_cache(library: Path, target: str) -> None:
+    """Copies a library to where other checkouts and later installations of the same sources find it."""
+    if (kept := candidates(target)[-1]) == library:
+        return
+    with suppress(OSError):  # the library itself is there
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        draft = kept.with_suffix(f".{os.getpid()}.new")
+        shutil.copy2(library, draft)
+        draft.replace(kept)
+        _remove_others(kept, target, kept=KEPT_IN_CACHE)
+
+
+def _remove_others(library: Path, target: str, *, kept: int) -> None:
+    """Removes older libraries of a variant; the newest stay, `kept` in all with this one."""
+    others = [path for path in library.parent.glob(f"kernels-{target}-*.so") if path != library]
+    for old in sorted(others, key=lambda path: path.stat().st_mtime, reverse=True)[kept - 1 :]:
+        old.unlink(missing_ok=True)
+
+
+def _is_beside_sources(library: Path) -> bool:
+    return library.parent.parent == SOURCES.parent
 
 
 def _share(library: Path) -> None:
     """Lets users who may read the sources load the library beside them, whatever the umask is."""
-    if library.parent.parent != SOURCES.parent:
+    if not _is_beside_sources(library):
         return
     readers = MAIN_SOURCE.stat().st_mode & 0o044
     library.chmod(0o600 | readers)
@@ -186,32 +220,51 @@ def _writable(directory: Path) -> bool:
 
 
 def main() -> int:
-    """Compiles every variant that this machine can run, or all with `--all`; says where they are.
+    """Compiles the variants that this machine can run; says where they are.
 
+    With `--best` it compiles the first that the compiler knows, with `--all` those of other machines, too.
     With `--fetch-compiler` a machine without a C++ compiler fetches one for the time being.
 
     Returns 0 also where there are none, so that an installation goes on; with `--all`, which is for images
     and wheels that run on other machines, 1 when a variant is missing.
     """
-    every = "--all" in sys.argv[1:]
+    every, best = "--all" in sys.argv[1:], "--best" in sys.argv[1:]
     names = list(TARGETS) if every and can_have_kernels() else targets()
     if not names:
         print("No kernels for this machine (Linux on x86-64 with AVX2): it serves with the plain path.")
-    missing = [name for name in names if find(name) is None]
-    problem = ""
-    try:
-        with _compiler(fetch="--fetch-compiler" in sys.argv[1:], needed=bool(missing)) as compiler:
-            for name in missing:
-                with compile_clock(name):
-                    ensure(name, compiler)
-    except (NoKernels, NoZig) as error:
-        problem = str(error)
+    if best:  # as in `ensure`: those after the first that is there are not needed
+        names = names[: next((at for at, name in enumerate(names, 1) if find(name)), len(names))]
+    problems = _compile_missing(names, fetch="--fetch-compiler" in sys.argv[1:], only_first=best)
     for name in names:
         if found := _beside_sources(name) if every else find(name):
             print(f"Kernels for {name}: {found}")
+            if best:
+                break
         else:
-            print(f"No kernels for {name}: {problem}. It serves with the plain path, several times slower.")
-    return int(every and bool(problem))
+            print(f"No kernels for {name}: {problems[name]}.")
+    if problems and not any(find(name) for name in targets()):
+        print("It serves with the plain path, several times slower.")
+    return int(every and bool(problems))
+
+
+def _compile_missing(names: Sequence[str], *, fetch: bool, only_first: bool) -> dict[str, str]:
+    """Compiles variants that are not there, or the first that the compiler knows; returns what went wrong."""
+    missing, problems = [name for name in names if find(name) is None], dict[str, str]()
+    try:
+        with _compiler(fetch=fetch, needed=bool(missing)) as compiler:
+            for name in missing:
+                try:
+                    with compile_clock(name):
+                        ensure(name, compiler)
+                except NotCompiled as error:
+                    problems[name] = str(error)
+                else:
+                    if only_first:
+                        break
+    except (NoKernels, NoZig) as error:
+        failed = (name for name in missing if name not in problems and find(name) is None)
+        problems |= dict.fromkeys(failed, str(error))
+    return problems
 
 
 def _beside_sources(target: str) -> Path | None:
@@ -239,37 +292,6 @@ def _compiler(*, fetch: bool, needed: bool) -> Iterator[Compiler | None]:
             yield Compiler(command, OPTIONS, COMPILE_LIMIT_S)
         return
     yield own
-
-
-@contextmanager
-def compile_clock(target: str) -> Iterator[None]:
-    """Prints what is compiled, each second (in a file: each 15 s) for how long, and what it took in the end.
-
-    Args:
-        target: The variant that is compiled meanwhile.
-    """
-    live, over, began = sys.stdout.isatty(), threading.Event(), time.monotonic()
-    what = f"Compiling the kernels for {target}, once; that takes one to two minutes of a free core"
-    print(f"{what} ...", end="" if live else "\n", flush=True)
-
-    def print_progress() -> None:
-        while not over.wait(1.0 if live else PROGRESS_S):
-            seconds = time.monotonic() - began
-            text = f"\r{what} ... {seconds:.0f} s" if live else f"  still compiling after {seconds:.0f} s"
-            print(text, end="" if live else "\n", flush=True)
-
-    ticking = threading.Thread(target=print_progress, daemon=True)
-    ticking.start()
-    done = False
-    try:
-        yield
-        done = True
-    finally:
-        over.set()
-        ticking.join()
-        seconds = time.monotonic() - began
-        first = "\n" if live else ""
-        print(f"{first}  {'compiled' if done else 'not compiled'} after {seconds:.1f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from services.worker.engine.config.rope import RopeConfig
 from services.worker.engine.native.adapters.packed_adapter import PackedAdapter, pack_adapter
 from services.worker.engine.native.adapters.slots import row_slots
 from services.worker.engine.native.all_reduce_buffers import AllReduceBuffers
-from services.worker.engine.native.blocks import BlockIndex, NativeBlocks
+from services.worker.engine.native.blocks import NativeBlocks, PassIndex
 from services.worker.engine.native.cache import NativeCache, heads_of
 from services.worker.engine.native.decoder import NativeDecoder
 from services.worker.engine.native.layers.attention_ops import RankPosition
@@ -181,7 +181,7 @@ class NativeCompute:
         """One pass of at most MAX_ROWS tokens; the logits as `forward` returns them."""
         rows = sum(count for _, _, count, _ in chunks)
         token_ids, positions = np.empty(rows, np.int32), np.empty(rows, np.int32)
-        full, sliding = BlockIndex(rows), BlockIndex(rows if self.sizes.num_sliding else 0)
+        full, sliding = PassIndex(rows), PassIndex(rows if self.sizes.num_sliding else 0)
         samples: list[int] = []
         wanted: list[PromptRows] = []
         begin = at = 0

@@ -6,7 +6,7 @@ Addresses are plain integers; the caller keeps the memory alive.
 import ctypes
 import time
 from collections.abc import Sequence
-from ctypes import POINTER, c_float, c_int, c_int64, c_void_p
+from ctypes import POINTER, c_char_p, c_float, c_int, c_int64, c_void_p
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -113,7 +113,7 @@ class KernelLibrary:
         self.path = path
         library = ctypes.CDLL(str(path))
         check_layout(library)
-        self.target = "avx512" if library.ryz_avx512() else "avx2"
+        self.target: str = _declared(library.ryz_target, returns=c_char_p)().decode()
         self.new_thread_pool = _declared(library.ryz_thread_pool_new, c_int, c_int, returns=c_void_p)
         self.free_thread_pool = _declared(library.ryz_thread_pool_free, c_void_p)
         self.run_program = _declared(

@@ -58,6 +58,16 @@ def take_device(config: RankConfig) -> Placement:
     return Placement(device, DTYPES["bf16" if config.run.dtype == "auto" else config.run.dtype])
 
 
+def gpu_id(config: RankConfig) -> str:
+    """NVIDIA's id of the current GPU, for NVML; empty on a processor, and not on the leader's host."""
+    if config.run.device == "cpu" or config.rank >= config.run.local_ranks:
+        return ""
+    if not torch.cuda.is_available():
+        return ""
+    uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+    return f"GPU-{uuid}" if uuid is not None else ""  # None: another vendor's build of torch
+
+
 def gpu_memory(placement: Placement) -> tuple[int, int]:
     """Free and total bytes of the rank's GPU."""
     free, total = torch.cuda.mem_get_info(placement.device)

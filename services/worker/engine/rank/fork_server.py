@@ -13,6 +13,7 @@ import socket
 import sys
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -24,6 +25,7 @@ from services.worker.engine.rank.process import (
     bind_to_parent,
     end_process,
     name_process,
+    name_rank_lines,
     write_rank_lines,
 )
 from services.worker.rank_protocol.starting.fork_messages import (
@@ -189,7 +191,7 @@ def main() -> int:
     # objects that exist now are exempt from collection: it would write to their pages, which ranks share
     gc.freeze()
     gc.enable()
-    ForkServer(sock, serve).serve_requests()
+    ForkServer(sock, partial(serve, adapt=name_rank_lines)).serve_requests()
     return 0
 
 

@@ -21,7 +21,13 @@ from typing import NoReturn
 import msgspec
 import structlog
 
-from services.worker.engine.rank.process import bind_to_parent, end_process, name_process, write_rank_lines
+from services.worker.engine.rank.process import (
+    bind_to_parent,
+    end_process,
+    name_process,
+    name_rank_lines,
+    write_rank_lines,
+)
 from services.worker.rank_protocol.rank_messages import (
     HEADER_BYTES,
     MAX_FRAME_BYTES,
@@ -159,6 +165,7 @@ def _become_rank(sock: socket.socket, options: argparse.Namespace, parent: int) 
     address = sock.getsockname()[0]
 
     def adapt(config: RankConfig) -> RankConfig:
+        name_rank_lines(config)
         run = dataclasses.replace(
             config.run,
             model=str(options.model.resolve()),

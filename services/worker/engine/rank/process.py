@@ -7,10 +7,15 @@ import os
 import signal
 import socket
 import sys
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
+from shared.host.numa_memory import rank_place, take_place
+from shared.host.numa_nodes import count_nodes, numbered_nodes
 from shared.telemetry.logs.schema import BURST
 from shared.telemetry.logs.setup import write_lines
+
+if TYPE_CHECKING:  # a process binds itself to its parent before it imports more
+    from services.worker.rank_protocol.rank_messages import RankConfig
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
@@ -96,12 +101,19 @@ def end_process(status: int) -> NoReturn:
     os._exit(status)
 
 
-def write_rank_lines(role: str, rank: int | None = None) -> None:
-    """Sets up this process's log lines; of a fork, in the fork."""
+def write_rank_lines(role: str, rank: int | None = None, *, group: str = "", instance: str = "") -> None:
+    """Sets up this process's log lines; of a fork, in the fork.
+
+    Args:
+        role: What the process is; see docs/logs.md.
+        rank: Its rank; None: it is none, or does not know yet which one.
+        group: Its group; empty: as the environment says.
+        instance: Its leader's instance; empty: as the environment says.
+    """
     names: dict[str, str | int] = {"service": "worker", "role": role, "pid": os.getpid()}
     # a rank that joins from another host has no leader's instance in its environment
-    instance = os.environ.get("RYZ_INSTANCE_ID") or f"{socket.gethostname()}-{os.getpid()}"
-    given = {"instance": instance, "group": os.environ.get("RYZ_GROUP", "")}
+    instance = instance or os.environ.get("RYZ_INSTANCE_ID") or f"{socket.gethostname()}-{os.getpid()}"
+    given = {"instance": instance, "group": group or os.environ.get("RYZ_GROUP", "")}
     names |= {name: value for name, value in given.items() if value}
     if rank is not None:
         names["rank"] = rank
@@ -110,3 +122,17 @@ def write_rank_lines(role: str, rank: int | None = None) -> None:
     )
     level = os.environ.get("RYZ_LOG_LEVEL", "info")
     write_lines(names, level=level, form=form, burst=BURST)
+
+
+def name_rank_lines(config: "RankConfig") -> "RankConfig":
+    """Sets up the log lines of a rank whose config has come, with its rank, its group and its leader."""
+    write_rank_lines("rank", config.rank, group=config.group, instance=config.instance_id)
+    return config
+
+
+def take_node(config: "RankConfig") -> int:
+    """Keeps this rank and its memory on a NUMA node where the machine has several; -1: on none."""
+    here = config.rank < config.run.local_ranks
+    index, ranks = (config.rank, config.run.local_ranks) if here else (0, 1)
+    place = rank_place(numbered_nodes(), count_nodes(), index, ranks, config.run.threads)
+    return take_place(place).node

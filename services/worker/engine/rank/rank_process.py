@@ -29,11 +29,11 @@ from services.worker.engine.collectives.torch_distributed import Rendezvous
 from services.worker.engine.config.json_fields import ModelError
 from services.worker.engine.config.read_config import read_config
 from services.worker.engine.kv_transfer.kv_channel import start as start_mover
-from services.worker.engine.plain.device import take_device
+from services.worker.engine.plain.device import gpu_id, take_device
 from services.worker.engine.rank.backend import load_backend, shared_kernels
 from services.worker.engine.rank.cache_room import agreed_sizes
 from services.worker.engine.rank.lifeline import hold_in_thread
-from services.worker.engine.rank.process import lower_priority
+from services.worker.engine.rank.process import lower_priority, take_node
 from services.worker.engine.rank.runner import AwaitMasks, Runner
 from services.worker.engine.rank.sequences import PlanError
 from services.worker.engine.rank.shared_pages import Progress, StepRecorder
@@ -71,7 +71,7 @@ def serve(
         sock: Connected to the leader, blocking.
         started: `time.monotonic()` when the process began.
         descriptors: This process's numbers of descriptors, by their numbers in the leader.
-        adapt: Replaces settings that are decided on this host.
+        adapt: Called with the config; replaces settings that are decided on this host.
         log_errors: Log errors here as well, since the leader's log is on another host.
     """
     # collectives are closed after the report, so that the leader hears the cause before other ranks' errors
@@ -132,6 +132,7 @@ def _serve(
     *,
     lifeline: int,
 ) -> None:
+    node = take_node(config)  # before the threads that compute, and the memory that they use
     torch.set_num_threads(config.run.threads)
     tracer = StepTracer(leader, config.run.threads)
     adapters = AdapterLoader(Path(config.run.model), leader.report)
@@ -145,6 +146,7 @@ def _serve(
     inbox = StepInbox(frames, on_other)
     runner, ready = load(config, collectives, started, inbox.await_masks)
     adapters.attach(runner.compute)
+    ready = msgspec.structs.replace(ready, info=msgspec.structs.replace(ready.info, numa_node=node))
     leader.sendall(pack_frame(FrameKind.READY, ready))
     lower_priority(besides=lifeline)  # the end of that thread must not wait for a core
     collectives.timeout_s = config.collective_timeout_s
@@ -249,6 +251,7 @@ def load(
         peak_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         kernels=backend.name,
         why_plain=backend.why_plain,
+        gpu=gpu_id(config),
     )
     ready = RankReady(
         info=info,

@@ -23,7 +23,7 @@ from services.worker.rank_protocol.trace_messages import (
     MAX_STEPS,
     PIECE_BYTES,
     BlockMove,
-    Ping,
+    ClockQuestion,
     Pong,
     RankTrace,
     TraceOrder,
@@ -65,7 +65,7 @@ class StepTracer:
         """Handles a frame; others than those of `trace_messages.py` are ignored."""
         received_ns = time.monotonic_ns()
         if kind is FrameKind.PING:
-            ping = msgspec.msgpack.decode(body, type=Ping)
+            ping = msgspec.msgpack.decode(body, type=ClockQuestion)
             steps, totals = self._new_steps()
             pong = Pong(
                 ping_id=ping.ping_id,

@@ -9,7 +9,7 @@ rebuilt from the tokens, and the draw depends on (seed, choice, position) only, 
 the same choice for the same logits, whatever else is in the batch. The oracle is `sampling/reference.py`.
 
 A new parameter is a field of `Sampling` (`shared/messages`), and is applied here and in the oracle: in
-`penalties.py` if it edits logits, in `masks.py` or `top_k_top_p.py` (and `native/src/sampling/`) if it leaves
+`score_edits.py` if it edits logits, there or in `top_k_top_p.py` (and `native/src/sampling/`) if it leaves
 tokens out.
 """
 
@@ -20,9 +20,15 @@ import numpy as np
 
 from services.worker.engine.rank.sequences import SequenceState
 from services.worker.engine.sampling.draws import Draws
-from services.worker.engine.sampling.masks import TokenMasker, allows, forbid_ends, only_token
-from services.worker.engine.sampling.penalties import Penalties, edits_scores
 from services.worker.engine.sampling.row_draws import DrawJob, PlainDraws, RowDraws
+from services.worker.engine.sampling.score_edits import (
+    Penalties,
+    TokenMasker,
+    allows,
+    edits_scores,
+    forbid_ends,
+    only_token,
+)
 from services.worker.engine.sampling.shares import Scores, share
 from services.worker.engine.sampling.top_k_top_p import likeliest
 from services.worker.rank_protocol.plan import Alternative, Sampled
@@ -85,7 +91,7 @@ class Sampler:
             logits: fp32 [rows, vocab]; not changed.
             states: The sequence of each row; with draft tokens it has several rows, one after another.
             ends: For each row the index that its next token will have in the sequence.
-            masks: For each row the tokens that may come, see `masks.py`; an empty one allows all of them.
+            masks: For each row the tokens that may come, see `score_edits.py`; an empty one allows all.
         """
         if logits.shape[1] != len(self._buffer):
             self._buffer = np.empty(logits.shape[1], np.float32)

@@ -32,7 +32,7 @@ class VllmContents:
     """The cache of one vLLM engine; implements `KVContents`.
 
     Args:
-        fingerprint: Names its weights.
+        fingerprint: Names its weights; empty until they are known.
         kv_format: How it stores keys and values.
         sharing: `tenant` if requests are sent with their tenant as `cache_salt`, else `all`.
         adapters: The fingerprint of each adapter by vLLM's name for it.
@@ -43,7 +43,7 @@ class VllmContents:
 
     def __init__(
         self,
-        fingerprint: str,
+        fingerprint: str = "",
         *,
         kv_format: str = "vllm",
         sharing: PrefixSharing = "tenant",
@@ -87,6 +87,11 @@ class VllmContents:
         self._changes = None
         for watcher in self._watchers:
             watcher()
+
+    def begin(self, fingerprint: str, block_tokens: int) -> None:
+        """Forgets all: an engine with these weights was started; empty: there is none."""
+        self._fingerprint, self._block_size = fingerprint, block_tokens
+        self.reset()
 
     def apply(self, events: Sequence[Event]) -> None:
         """Applies the events of a batch."""

@@ -1,7 +1,8 @@
-"""Finds where vLLM publishes KV events in the arguments that it is started with."""
+"""Finds where vLLM publishes KV events in the arguments that it is started with, or says where."""
 
 from collections.abc import Sequence
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
@@ -36,11 +37,7 @@ def find_kv_events(arguments: Sequence[str]) -> KVEventsConfig | None:
     Raises:
         InvalidRequest: The argument is no such configuration.
     """
-    text = ""
-    for index, argument in enumerate(arguments):
-        name, equals, value = argument.partition("=")
-        if name == FLAG:
-            text = value if equals else "".join(arguments[index + 1 : index + 2])
+    text = _given(arguments)
     if not text:
         return None
     try:
@@ -48,6 +45,32 @@ def find_kv_events(arguments: Sequence[str]) -> KVEventsConfig | None:
     except msgspec.MsgspecError as error:
         raise InvalidRequest(f"{FLAG} of vLLM is not its JSON object: {error}", param=FLAG) from None
     return config if config.enable_kv_cache_events and config.publisher == "zmq" else None
+
+
+def with_addresses(arguments: Sequence[str], folder: Path) -> list[str]:
+    """Returns arguments that say where to publish: in sockets of a folder, unless both addresses are given.
+
+    vLLM's own default is a port on all interfaces, and its events have the tokens of prompts.
+
+    Args:
+        arguments: With a configuration that `find_kv_events` takes.
+    """
+    config: dict[str, Any] = {
+        "publisher": "zmq",
+        "endpoint": f"ipc://{folder}/events",
+        "replay_endpoint": f"ipc://{folder}/replays",
+        **msgspec.json.decode(_given(arguments)),
+    }
+    return [*arguments, FLAG, msgspec.json.encode(config).decode()]  # the last one counts
+
+
+def _given(arguments: Sequence[str]) -> str:
+    text = ""
+    for index, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name.replace("_", "-") == FLAG:
+            text = value if equals else "".join(arguments[index + 1 : index + 2])
+    return text
 
 
 def _reachable(endpoint: str) -> str:

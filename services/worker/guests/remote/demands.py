@@ -9,6 +9,7 @@ from services.worker.guests.remote.tokens.prompt_text import PromptText
 from services.worker.guests.remote.wire.dialect import Ask
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import NewSequence
+from shared.guests.needs import FORMS, form_need
 
 _MAX_SEED = 2**31  # what every server takes
 _WANTS: Final[Mapping[Ability, Callable[[EngineSampling], bool]]] = {
@@ -23,8 +24,9 @@ _WANTS: Final[Mapping[Ability, Callable[[EngineSampling], bool]]] = {
     "token_ids_out": lambda sampling: bool(sampling.stop_token_ids),
     "top_k": lambda sampling: sampling.top_k > 0 and sampling.temperature > 0,
 }
-# what counts tokens of the answer, which for the server are a part of the prompt once it goes on behind them
-_OF_ANSWERS: Final[frozenset[Ability]] = frozenset({"min_tokens", "penalties"})
+# what counts or reads tokens of the answer, which for the server are a part of the prompt once it goes on
+# behind them
+_OF_ANSWERS: Final = frozenset({"min_tokens", "penalties", *FORMS})
 
 
 def unmet(sequence: GuestSequence, abilities: frozenset[Ability]) -> str:
@@ -32,7 +34,13 @@ def unmet(sequence: GuestSequence, abilities: frozenset[Ability]) -> str:
     new = sequence.new
     if new.embedding is not None:
         return "makes no embeddings here"
-    wanted = {ability for ability, wants in _WANTS.items() if wants(new.sampling)}
+    wanted: set[str] = {ability for ability, wants in _WANTS.items() if wants(new.sampling)}
+    if new.form is not None and "grammar" not in abilities:
+        wanted.add(form_need(new.form.structured))
+    elif new.form is not None:
+        wanted.add("grammar")
+        if not new.form.lark:
+            return "cannot follow a form of calls that the model may make or not"
     if sequence.adapter:
         wanted.add("adapters")
     if missing := sorted(wanted - abilities):
@@ -61,6 +69,7 @@ def ask_for(
         max_tokens=sequence.max_tokens,
         sampling=new.sampling,
         seed=_seed(new) if "seed" in abilities and new.sampling.temperature > 0 else None,
+        form=new.form,
     )
 
 

@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+from services.worker.guests.kv_events.own_vllm import OwnVllmKV
 from services.worker.guests.port import Ability, GuestFacts, GuestPart, GuestSequence
 from services.worker.guests.vllm.arguments import engine_arguments
 from services.worker.guests.vllm.options import VllmOptions
@@ -27,6 +28,7 @@ from services.worker.guests.vllm.vllm_child.messages import (
 from services.worker.guests.vllm.weights_identity import weights_identity
 from services.worker.rank_protocol.failures import EngineFailed, EngineRefused
 from services.worker.rank_protocol.plan import Alternative, Sampled
+from shared.guests.needs import guest_fingerprint
 
 _PING_S = 1.0
 _ABILITIES: frozenset[Ability] = frozenset(
@@ -45,6 +47,7 @@ _ABILITIES: frozenset[Ability] = frozenset(
         "top_k",
     )
 )
+_GRAMMARS: frozenset[Ability] = frozenset(("choice", "gbnf", "grammar", "json_schema"))
 _NOT_WITH_SPECULATION: frozenset[Ability] = frozenset(("logit_bias", "min_p"))
 
 
@@ -54,12 +57,14 @@ class VllmGuest:
     Args:
         options: What is started, with which limits.
         ping_s: Time between two pings.
+        kv: Follows its KV cache; None: it publishes no events, or they are for others.
     """
 
-    def __init__(self, options: VllmOptions, ping_s: float = _PING_S) -> None:
+    def __init__(self, options: VllmOptions, ping_s: float = _PING_S, kv: OwnVllmKV | None = None) -> None:
         self._options = options
         self._model = Path(options.model).resolve()
         self._ping_s = ping_s
+        self._kv = kv
         self._on_part: Callable[[GuestPart], None] = lambda part: None
         self._on_failure: Callable[[str], None] = lambda reason: None
         self._process: VllmProcess | None = None
@@ -85,12 +90,16 @@ class VllmGuest:
             arguments = engine_arguments(self._options.vllm_args, shares=shares)
         except ValueError as error:
             raise EngineRefused(f"RYZ_VLLM_ARGS {error}") from error
+        if self._kv is not None:
+            arguments = self._kv.prepare(arguments)
         self._state, self._lost = "starting", ""
         try:
             self._ready = ready = await self._start_process(arguments)
             facts = await self._facts(ready)
             if self._lost:
                 raise EngineFailed(f"vLLM was lost as soon as it was ready: {self._lost}", "start_failed")
+            if self._kv is not None:
+                self._kv.begin(guest_fingerprint(facts.fingerprint), ready.block_tokens)
             return facts
         except BaseException:
             await self.stop()
@@ -104,14 +113,13 @@ class VllmGuest:
         why = why_refused(sequence)
         if ready is None or self._process is None:
             why = "vLLM is not running"
-        elif sequence.adapter and sequence.adapter not in ready.adapters:
-            why = f"vLLM has no adapter {sequence.adapter!r}; name it by --lora-modules in RYZ_VLLM_ARGS"
         if why or ready is None or self._process is None:
             asyncio.get_running_loop().call_soon(self._deliver, SequencePart(seq_id, error=why))
             return
         fields = vllm_sampling(sequence, ready.vocab_size)
         salt = sequence.new.tenant if self._options.prefix_sharing == "tenant" else ""
-        self._process.send(OpenSequence(seq_id, sequence.new.token_ids, fields, sequence.adapter, salt))
+        grammar = "" if sequence.new.form is None else sequence.new.form.lark
+        self._process.send(OpenSequence(seq_id, sequence.new.token_ids, fields, salt, grammar))
 
     def close(self, seq_id: int) -> None:
         """See `Guest`."""
@@ -137,6 +145,8 @@ class VllmGuest:
         self._open.clear()
         if watch is not None:
             watch.cancel()
+        if self._kv is not None:
+            self._kv.end()
         if process is not None:
             await process.end(grace_s)
 
@@ -166,6 +176,7 @@ class VllmGuest:
     async def _facts(self, ready: EngineReady) -> GuestFacts:
         computed_as = f"vllm {ready.version} {ready.computed_as}"
         abilities = _ABILITIES - _NOT_WITH_SPECULATION if ready.speculative else _ABILITIES
+        abilities |= _GRAMMARS if ready.grammars else frozenset()
         return GuestFacts(
             name=f"vLLM {ready.version}",
             fingerprint=await asyncio.to_thread(weights_identity, self._model, computed_as),
@@ -173,7 +184,7 @@ class VllmGuest:
             vocab_size=ready.vocab_size,
             max_running=ready.max_running,
             kv_tokens=ready.kv_tokens,
-            abilities=abilities | {"adapters"} if ready.adapters else abilities,
+            abilities=abilities,
         )
 
     async def _ping(self, process: VllmProcess) -> None:
@@ -219,6 +230,8 @@ class VllmGuest:
         self._open.clear()
         if self._process is not None:
             self._process.kill()
+        if self._kv is not None:
+            self._kv.end()
         self._on_failure(f"vLLM is lost: {reason}")
 
 
@@ -230,6 +243,7 @@ def guest_part(part: SequencePart) -> GuestPart:
             token_id=token_id,
             logprob=part.logprobs[index] if part.logprobs else 0.0,
             top=[Alternative(*one) for one in part.alternatives[index]] if part.alternatives else [],
+            cached_tokens=0 if index else part.cached_tokens,
         )
         for index, token_id in enumerate(part.token_ids)
     ]

@@ -19,6 +19,10 @@ def why_refused(sequence: GuestSequence) -> str:
     new = sequence.new
     if new.embedding is not None or new.scored >= 0:
         return "with RYZ_ENGINE=vllm there are neither embeddings nor log probabilities of prompts"
+    if new.form is not None and _num_generated(sequence):
+        return "vLLM's grammar begins with the answer, so it cannot go on in the middle of one"
+    if new.form is not None and not new.form.lark:
+        return "with RYZ_ENGINE=vllm no form is followed that begins behind free text"
     if _num_generated(sequence) and (new.sampling.presence_penalty or new.sampling.frequency_penalty):
         return (
             "vLLM counts the tokens that another engine generated as a prompt, so it cannot go on with "

@@ -15,7 +15,7 @@ MAX_INSPECTED, MAX_INSPECTIONS = 1, 64  # calls that are answered at once, and t
 Inspect = Callable[[str], AdapterDescription]
 
 
-class AdapterCalls:
+class AdapterInspectionCall:
     """The call of the subject for inspections.
 
     Args:

@@ -16,7 +16,9 @@ from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.records import SessionRecords
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
+from shared.bus.api import Message
 from shared.errors import GroupLost
+from shared.messages import DrainGroup, Draining
 
 log = structlog.get_logger(__name__)
 HAND_OVER_S = 1.0  # for KV to be written: that of running requests before they move, and then the rest
@@ -106,3 +108,28 @@ class Drain:
         if error is not None and not isinstance(error, TimeoutError):
             log.error("the drain broke off, the group ends all the same", exc_info=error)
         self.done.set()
+
+
+class DrainCalls:
+    """The call of the drain subject.
+
+    Args:
+        drain: Is begun; the process ends when it is done.
+        timeout_s: For calls that name none.
+    """
+
+    def __init__(self, context: LeaderContext, drain: Drain, table: RequestTable, timeout_s: float) -> None:
+        self._context = context
+        self._drain = drain
+        self._table = table
+        self._timeout_s = timeout_s
+
+    async def drain_group(self, asked: DrainGroup, _: Message) -> Draining:
+        """Begins to drain, and returns how long running requests may go on."""
+        self._drain.begin_drain(asked.timeout_ms / 1000 if asked.timeout_ms else self._timeout_s)
+        return Draining(
+            group=self._context.group,
+            instance_id=self._context.instance_id,
+            requests=len(self._table.by_key),
+            timeout_ms=round(1000 * self._drain.left_s),
+        )

@@ -3,20 +3,27 @@
 import time
 from collections.abc import Mapping
 
+import msgspec
+
+from services.worker.domain.scheduling.background import is_background
+from services.worker.domain.scheduling.scheduler import Scheduler
+from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.guests.abilities import can_do
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.drafting.draft_engine import DraftEngine
 from services.worker.leader.engine_state import EngineState
-from services.worker.leader.fleet.party_detail import party_detail
 from services.worker.leader.kv_tier.kv_tier import KVTier
 from services.worker.leader.request_table import RequestTable
 from services.worker.leader.sessions.records import SessionRecords
+from services.worker.orchestrator.devices.faults import faults_of
 from services.worker.orchestrator.multi_gpu_orchestrator import MultiGPUOrchestrator
 from services.worker.rank_protocol.step_times import by_kind
 from services.worker.telemetry.vllm_metrics import value_of
+from shared.accounts.live_shares import GroupParties, PartyCounts
 
 RECORDS_LATE_S = 5.0  # session records that wait for longer mean that their store is away
 MAX_SHARES = 16  # of parties, the largest first
+MAX_PARTIES = 16  # with their credit and what waits, those with the most requests first
 
 
 class GroupStatus:
@@ -141,9 +148,47 @@ class GroupStatus:
         }
 
     def degraded(self) -> list[str]:
-        """Returns the stores that the group does without at present; docs/operations.md explains them."""
+        """Returns the stores that are away and the faults of ranks' devices; see docs/operations.md."""
         stores = {
             "kv_store": self._kv_tier.away,
             "session_store": self._sessions.writer.pending_s > RECORDS_LATE_S,
         }
-        return [name for name, missing in stores.items() if missing]
+        faults = {fault for row in self._engine.engine.status() for fault in faults_of(row)}
+        return [*(name for name, missing in stores.items() if missing), *sorted(faults)]
+
+
+def party_detail(scheduler: Scheduler | None) -> object:
+    """Returns `GroupParties` as plain values; None while the engine is down."""
+    if scheduler is None:
+        return None
+    fair = scheduler.queues.fair
+    found: dict[tuple[str, bool], list[Sequence]] = {}
+    running: dict[tuple[str, bool], int] = {}
+    for queue, runs in ((scheduler.running, 1), (scheduler.waiting, 0)):
+        for sequence in queue:
+            key = sequence.party, is_background(sequence)
+            found.setdefault(key, []).append(sequence)
+            running[key] = running.get(key, 0) + runs
+    largest = sorted(found, key=lambda key: (-len(found[key]), key))
+    rows = []
+    for party, background in largest[:MAX_PARTIES]:
+        sequences = found[party, background]
+        deficits = fair.of(sequences[0])
+        rows.append(
+            PartyCounts(
+                party=party,
+                running=running[party, background],
+                waiting=len(sequences) - running[party, background],
+                weight=deficits.weight(party),
+                credit=round(deficits.credit(party) * deficits.weight(party), 1),
+                charged=round(deficits.charged(party), 1),
+                background=background,
+            )
+        )
+    parties = GroupParties(
+        quantum=float(scheduler.limits.token_budget),
+        decode_tokens=round(scheduler.throttle.pace.decode_tokens(len(scheduler.running)), 3),
+        rows=rows,
+        others=max(0, len(largest) - MAX_PARTIES),
+    )
+    return msgspec.to_builtins(parties)

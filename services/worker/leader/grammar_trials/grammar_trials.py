@@ -12,7 +12,7 @@ import structlog
 
 from services.worker.forking.early_fork import EarlyFork
 from services.worker.leader.grammar_trials.trial_connection import TrialConnection, TrialProcessEnded
-from services.worker.leader.grammar_trials.trial_messages import TrialSetup, Verdict
+from services.worker.leader.grammar_trials.trial_messages import TrialResult, TrialSetup
 from services.worker.leader.intake.grammar_options import GrammarOptions
 from services.worker.metrics import WorkerMetrics
 from services.worker.rank_protocol.run_config import STRETCH
@@ -53,7 +53,7 @@ class GrammarTrials:
         starting.add_done_callback(self._forget_start)
         await asyncio.wait({starting})  # it goes on if this is cancelled: others may wait for it, too
 
-    async def compile_on_trial(self, form: bytes, vocabulary: TokenVocabulary) -> Verdict | None:
+    async def compile_on_trial(self, form: bytes, vocabulary: TokenVocabulary) -> TrialResult | None:
         """Returns what came of a trial; None if there can be none.
 
         Args:
@@ -82,7 +82,7 @@ class GrammarTrials:
         if not starting.cancelled():
             starting.exception()  # the trial meets it again
 
-    async def _attempt(self, form: bytes, vocabulary: TokenVocabulary) -> Verdict | None:
+    async def _attempt(self, form: bytes, vocabulary: TokenVocabulary) -> TrialResult | None:
         for _ in range(_ATTEMPTS):
             connection = await self._connected(vocabulary)
             if connection is None:
@@ -94,7 +94,7 @@ class GrammarTrials:
                 log.warning("the trial process of grammars ended", pid=connection.pid)
             except TimeoutError:  # it stands still
                 connection.end()
-                return Verdict(0, "starved")
+                return TrialResult(0, "starved")
         log.warning("grammars are compiled without a trial for a while", seconds=_PAUSE_S)
         self._not_before_s = time.monotonic() + _PAUSE_S
         return None

@@ -13,8 +13,8 @@ from services.worker.leader.grammar_trials.trial_messages import (
     LENGTH_BYTES,
     READY,
     Trial,
+    TrialResult,
     TrialSetup,
-    Verdict,
     frame_of,
 )
 from shared.host.own_python import module_command, module_environment
@@ -39,8 +39,8 @@ class TrialConnection:
 
     def __init__(self, early: EarlyFork | None = None) -> None:
         self._number = READY
-        self._waiting: dict[int, asyncio.Future[Verdict]] = {}
-        self._verdicts = msgspec.msgpack.Decoder(Verdict)
+        self._waiting: dict[int, asyncio.Future[TrialResult]] = {}
+        self._verdicts = msgspec.msgpack.Decoder(TrialResult)
         self._writer: asyncio.StreamWriter | None = None
         self._sock, theirs = socket.socketpair()
         try:
@@ -67,7 +67,7 @@ class TrialConnection:
         self._reading = asyncio.create_task(self._read_verdicts(reader))
         await self._ask(READY, setup)
 
-    async def compile_on_trial(self, form: bytes) -> Verdict:
+    async def compile_on_trial(self, form: bytes) -> TrialResult:
         """Returns what came of a trial.
 
         Raises:
@@ -76,10 +76,10 @@ class TrialConnection:
         self._number += 1
         return await self._ask(self._number, Trial(self._number, form))
 
-    async def _ask(self, number: int, message: TrialSetup | Trial) -> Verdict:
+    async def _ask(self, number: int, message: TrialSetup | Trial) -> TrialResult:
         if self.gone or self._writer is None:
             raise TrialProcessEnded
-        waiting: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        waiting: asyncio.Future[TrialResult] = asyncio.get_running_loop().create_future()
         self._waiting[number] = waiting
         self._writer.write(frame_of(message))
         try:

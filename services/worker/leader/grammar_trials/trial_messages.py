@@ -44,7 +44,7 @@ class Trial(msgspec.Struct, frozen=True):
     form: bytes
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class TrialResult(msgspec.Struct, frozen=True):
     """What came of a trial.
 
     Attributes:
@@ -58,7 +58,7 @@ class Verdict(msgspec.Struct, frozen=True):
     data: dict[str, Any] = {}
 
 
-def frame_of(message: TrialSetup | Trial | Verdict) -> bytes:
+def frame_of(message: TrialSetup | Trial | TrialResult) -> bytes:
     """Returns a message as it is sent."""
     body = msgspec.msgpack.encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body

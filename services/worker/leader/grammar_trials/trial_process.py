@@ -25,8 +25,8 @@ from services.worker.leader.grammar_trials.trial_messages import (
     READY,
     Outcome,
     Trial,
+    TrialResult,
     TrialSetup,
-    Verdict,
     frame_of,
 )
 from services.worker.leader.grammar_trials.trial_run import end_with_parent, run_trial
@@ -117,7 +117,7 @@ class TrialProcess:
     def serve_trials(self) -> None:
         """Returns when the leader is gone."""
         self._selector.register(self._sock, selectors.EVENT_READ)
-        self._sock.sendall(frame_of(Verdict(READY, "passed")))
+        self._sock.sendall(frame_of(TrialResult(READY, "passed")))
         while True:
             ready = {key.fd for key, _ in self._selector.select(self._least_wait_s())}
             for descriptor in ready & self._running.keys():
@@ -157,7 +157,7 @@ class TrialProcess:
         _, status = os.waitpid(running.pid, 0)  # its end closed the pipe
         if not running.reported:
             outcome = _BY_SIGNAL.get(-os.waitstatus_to_exitcode(status), "unclear")
-            self._sock.sendall(frame_of(Verdict(running.number, outcome)))
+            self._sock.sendall(frame_of(TrialResult(running.number, outcome)))
 
     def _forward_report(self, running: _Running) -> None:
         """Sends a whole report on, without waiting for the kernel to take the trial's memory back."""

@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import msgspec
 
-from services.worker.leader.grammar_trials.trial_messages import Trial, TrialSetup, Verdict, frame_of
+from services.worker.leader.grammar_trials.trial_messages import Trial, TrialResult, TrialSetup, frame_of
 from services.worker.text.grammars.answer_grammar import AnswerForm, compile_answer
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
@@ -36,11 +36,11 @@ def run_trial(
     """Runs in a fork, and ends it.
 
     Args:
-        report: Descriptor that gets the frame of a `Verdict`.
+        report: Descriptor that gets the frame of a `TrialResult`.
     """
     status = 1
     try:
-        too_large = frame_of(Verdict(trial.number, "large"))  # while there is memory
+        too_large = frame_of(TrialResult(trial.number, "large"))  # while there is memory
         if end_with_parent(parent_pid):
             _take_limits(setup)
             try:
@@ -53,17 +53,17 @@ def run_trial(
         os._exit(status)  # nothing may return into the loop of the trial process
 
 
-def _verdict(trial: Trial, vocabulary: TokenVocabulary, setup: TrialSetup) -> Verdict:
+def _verdict(trial: Trial, vocabulary: TokenVocabulary, setup: TrialSetup) -> TrialResult:
     number = trial.number
     try:
         compile_answer(_form.decode(trial.form), vocabulary, setup.limits)
     except InvalidRequest as error:
-        return Verdict(number, "refused", error.message, error.data)
+        return TrialResult(number, "refused", error.message, error.data)
     except MemoryError:
         raise
     except BaseException:  # a panic of llguidance is no Exception
-        return Verdict(number, "unclear")
-    return Verdict(number, "passed")
+        return TrialResult(number, "unclear")
+    return TrialResult(number, "passed")
 
 
 def _take_limits(setup: TrialSetup) -> None:

@@ -36,6 +36,7 @@ class HeartbeatProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
         nats_local: Whether the broker must belong to this user.
         connect_wait_s: How long it tries to connect.
         connection: Name of the connection in the broker.
+        group: The leader's group, for log lines.
         interval_s: Seconds between two heartbeats.
         stale_s: How long the leader's event loop may stand still.
         log_level: Lowest level that is logged.
@@ -57,6 +58,7 @@ class HeartbeatProcessOptions(msgspec.Struct, frozen=True, kw_only=True):
     log_level: str
     log_format: str
     log_burst: int
+    group: str = ""
 
 
 class Description(NamedTuple):
@@ -72,7 +74,7 @@ class Description(NamedTuple):
     least_seq: int
 
 
-class Sent(NamedTuple):
+class SentHeartbeats(NamedTuple):
     """What the process writes.
 
     Attributes:
@@ -86,7 +88,7 @@ class Sent(NamedTuple):
     sent_at: float
 
 
-NOTHING_SENT = Sent(0, 0.0, 0.0)
+NOTHING_SENT = SentHeartbeats(0, 0.0, 0.0)
 
 
 class HeartbeatPage:
@@ -139,15 +141,15 @@ class HeartbeatPage:
             self._described, self._described_bytes = Description(heartbeat, described_at, least_seq), encoded
         return self._described
 
-    def write_sent(self, sent: Sent) -> None:
+    def write_sent(self, sent: SentHeartbeats) -> None:
         """Replaces what the process has sent."""
         self._write(_SENDING, _SENT.pack(*sent))
 
-    def sent(self) -> Sent:
+    def sent(self) -> SentHeartbeats:
         """Returns what the process has sent."""
         data = self._read(_SENDING)
         if data is not None:
-            self._sent = Sent(*_SENT.unpack(data))
+            self._sent = SentHeartbeats(*_SENT.unpack(data))
         return self._sent
 
     def _write(self, region: int, data: bytes) -> None:

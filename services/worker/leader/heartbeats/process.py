@@ -18,7 +18,7 @@ from services.worker.leader.heartbeats.leader_watch import ProcessWatch
 from services.worker.leader.heartbeats.page import (
     HeartbeatPage,
     HeartbeatProcessOptions,
-    Sent,
+    SentHeartbeats,
 )
 from services.worker.leader.heartbeats.sender import HeartbeatSender, NewestDescription
 from shared.bus.nats import NatsBus
@@ -78,7 +78,7 @@ class HeartbeatProcess:
 
     def _note_sent(self) -> None:
         sender = self._sender
-        self._page.write_sent(Sent(sender.seq, asyncio.get_running_loop().time(), sender.sent_at))
+        self._page.write_sent(SentHeartbeats(sender.seq, asyncio.get_running_loop().time(), sender.sent_at))
 
     def _read_control(self) -> None:
         with suppress(BlockingIOError):
@@ -114,6 +114,7 @@ def main() -> None:
     page = HeartbeatPage(page_fd)
     options = page.options()
     names = {"service": "worker", "instance": options.instance_id, "role": "heartbeats"}
+    names |= {"group": options.group} if options.group else {}
     write_lines(names, level=options.log_level, form=options.log_format, burst=options.log_burst)
 
     async def run() -> None:

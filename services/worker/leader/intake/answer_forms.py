@@ -48,7 +48,7 @@ class BegunAnswer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class AnswerForm:
+class AnswerReading:
     """How the answers to one request are read.
 
     Attributes:
@@ -139,7 +139,7 @@ class AnswerForms:
         enforced = bool(known.calls and known.calls[0].enforced)
         return known if enforced or not requires_call(request) else GENERIC
 
-    def form_of(self, request: GenerateRequest, tokens: list[int]) -> AnswerForm | None:
+    def form_of(self, request: GenerateRequest, tokens: list[int]) -> AnswerReading | None:
         """Returns how the answers are read; None if they have nothing but text.
 
         Args:
@@ -153,7 +153,7 @@ class AnswerForms:
         if form.tools is None and form.reasoning is None:
             return None
         use = request.tools
-        return AnswerForm(
+        return AnswerReading(
             request.request_id,
             form,
             {tool.name: parameters_of(tool) for tool in tools},

@@ -8,6 +8,7 @@ the text has a form (`structured`), an answer is calls or such a text. Reasoning
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -24,7 +25,8 @@ from services.worker.text.grammars.call_grammar import EnforcedCalls
 from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 from shared.errors import InvalidRequest
-from shared.messages import GenerateRequest, ToolDefinition
+from shared.guests.needs import GRAMMAR, begun_by_guest
+from shared.messages import GenerateRequest, GuestCard, ToolDefinition
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +50,15 @@ class AnswerGrammars:
     """Finds the grammars.
 
     Args:
-        can_enforce: Returns whether the engine can follow grammars. If not, optional ones are left out.
+        guest: Returns the guest that computes; None: an engine of ours, which follows masks.
     """
 
     def __init__(
-        self, model: Model, forms: AnswerForms, can_enforce: Callable[[], bool] = lambda: True
+        self, model: Model, forms: AnswerForms, guest: Callable[[], GuestCard | None] = lambda: None
     ) -> None:
         self._model = model
         self._forms = forms
-        self._can_enforce = can_enforce
+        self._guest = guest
 
     def grammar_of(self, request: GenerateRequest) -> AnswerGrammar | None:
         """Returns the grammar for the answer to a request; None if it is free.
@@ -72,10 +74,10 @@ class AnswerGrammars:
             calls = self._enforced(request, self._forms.tool_format(request), [])
         required = text is not None or (calls is not None and calls.required)
         optional = not required and calls is not None and not any(tool.strict for tool in calls.tools)
-        if optional and not self._can_enforce():
-            return None
+        if optional and self._guest() is not None:
+            return None  # it would have to be told where the calls begin
         marks = self._forms.reasoning if has_parts(request) else None
-        form = AnswerForm(text, calls)
+        form = AnswerForm(text, calls, self._writer(request))
         work = functools.partial(compile_answer, form)
         if marks is not None:
             work = functools.partial(self._after_reasoning, work, marks, required)
@@ -83,6 +85,13 @@ class AnswerGrammars:
         param = "tools" if text is None else "structured"
         trial = b"" if form.is_bounded else described
         return AnswerGrammar(work, digest_of(b"answer", described, its_marks), param, trial, optional)
+
+    def _writer(self, request: GenerateRequest) -> Literal["us", "server", "either"]:
+        """Returns whose form JSON has: guests that know no Lark have their own."""
+        guest = self._guest()
+        if guest is not None:
+            return "server" if GRAMMAR in guest.lacks else "us"
+        return "either" if begun_by_guest(request.resume) else "us"
 
     def _calls(self, request: GenerateRequest) -> EnforcedCalls | None:
         """Returns the calls that a grammar enforces; None if they are free, or there are none."""

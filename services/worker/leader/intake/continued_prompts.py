@@ -8,10 +8,10 @@ longer token may have been cut; the answer has to begin with their text.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from services.worker.leader.intake.answer_forms import AnswerForm, AnswerForms
+from services.worker.leader.intake.answer_forms import AnswerForms, AnswerReading
 from services.worker.leader.intake.tool_checks import offered_tools
 from services.worker.model_files.model import Model
-from services.worker.text.answers.call_layout import AnswerText, open_calls
+from services.worker.text.answers.call_layout import AnswerPiece, open_calls
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.token_speller import TokenSpeller
 from shared.errors import InvalidRequest
@@ -109,30 +109,30 @@ class ContinuedPrompts:
         return ContinuedPrompt(before, given)
 
     def _pieces(
-        self, request: GenerateRequest, message: ChatMessage, form: AnswerForm | None
-    ) -> list[AnswerText]:
+        self, request: GenerateRequest, message: ChatMessage, form: AnswerReading | None
+    ) -> list[AnswerPiece]:
         marks = self._forms.reasoning
-        pieces: list[AnswerText] = []
+        pieces: list[AnswerPiece] = []
         in_reasoning = form is not None and form.in_reasoning
         if marks is not None and (message.reasoning or (in_reasoning and message.content)):
             channels = form is not None and form.form.tools is not None and form.form.tools.channels
             line = "" if channels else "\n"
-            pieces += [] if in_reasoning else [AnswerText(marks.opens + line, is_markup=True)]
-            pieces.append(AnswerText(message.reasoning))
+            pieces += [] if in_reasoning else [AnswerPiece(marks.opens + line, is_markup=True)]
+            pieces.append(AnswerPiece(message.reasoning))
             if message.content or message.tool_calls:
                 end = (line if message.reasoning else "") + marks.closes + 2 * line
-                pieces.append(AnswerText(end, is_markup=True))
+                pieces.append(AnswerPiece(end, is_markup=True))
                 if channels and form is not None and form.form.tools is not None:
-                    pieces.append(AnswerText(form.form.tools.again, is_markup=True))
+                    pieces.append(AnswerPiece(form.form.tools.again, is_markup=True))
         if message.content:
             if form is not None and form.form.tools is not None and form.form.tools.text_before:
-                pieces.append(AnswerText(form.form.tools.text_before, is_markup=True))
-            pieces.append(AnswerText(message.content))
+                pieces.append(AnswerPiece(form.form.tools.text_before, is_markup=True))
+            pieces.append(AnswerPiece(message.content))
         if message.tool_calls:
             pieces += self._calls(request, message)
         return pieces
 
-    def _calls(self, request: GenerateRequest, message: ChatMessage) -> Sequence[AnswerText]:
+    def _calls(self, request: GenerateRequest, message: ChatMessage) -> Sequence[AnswerPiece]:
         names = {tool.name for tool in offered_tools(request)}
         for call in message.tool_calls:
             if call.name not in names:
@@ -149,7 +149,7 @@ class ContinuedPrompts:
                 "the last message",
                 param="messages",
             )
-        return [AnswerText("\n", is_markup=True), *calls] if message.content else calls
+        return [AnswerPiece("\n", is_markup=True), *calls] if message.content else calls
 
     def _its_speller(self) -> TokenSpeller:
         size = self._vocab_size() or self._tokenizer.vocab_size

@@ -24,8 +24,7 @@ from shared.errors import Internal, RyzError
 from shared.messages import KVSource, Route
 
 log = structlog.get_logger(__name__)
-ACCEPT_STREAM_S = 0.002  # for which the first frame waits for others, of a request that streams
-ACCEPT_WHOLE_S = 0.015  # the same of others
+ACCEPT_S = 0.015  # for which `Accepted` waits for the first tokens; a caller shows nothing of it before
 
 Prepare = Callable[
     [], Coroutine[None, None, KVSource]
@@ -104,7 +103,7 @@ class Preparation:
         """Starts the request when it is prepared; sends `Accepted` before if that takes long."""
         prepared = asyncio.create_task(prepare())
         try:
-            within_s = ACCEPT_WHOLE_S
+            within_s = ACCEPT_S
             if self._turns.needs_lookup(generation.request):
                 within_s += self._turns.yield_s(generation)
             await asyncio.wait({prepared}, timeout=within_s)
@@ -158,7 +157,6 @@ class Preparation:
         """Sends the first frame, unless it was sent before or the request has ended."""
         if generation.was_accepted or generation.ended:
             return
-        whole = generation.request.delivery == "whole"
         frame = generation.accepted(
             self._context.group,
             route.reason,
@@ -167,8 +165,7 @@ class Preparation:
             instance_id=self._context.instance_id,
             fingerprint=self._builder.facts.fingerprint_with(generation.adapter),
         )
-        within_s = ACCEPT_WHOLE_S if whole else ACCEPT_STREAM_S
-        self._table.publisher.send(generation, frame, within_s=within_s)
+        self._table.publisher.send(generation, frame, within_s=ACCEPT_S)
 
     def _fail_request(self, generation: Generation, error: Exception) -> None:
         if not isinstance(error, RyzError):

@@ -34,7 +34,10 @@ INLINE_CHARS = 2048  # longer texts are tokenized in a thread; a text that is no
 INLINE_MESSAGES = 64
 INLINE_TEMPLATE_S = 0.02  # far more than any template takes for that
 INLINE_S = 0.05  # CPU time of inline prompts of a tenant in a second; beyond it its prompts get threads
-DEAR_S = 0.00025  # prompts that take less are not counted: a thread would cost as much
+# Prompts that take less are not counted: in a thread they would wait milliseconds for the interpreter's lock.
+# A short question takes 0.1 ms, on a slow or busy machine 0.5 ms: with 0.25 ms here that one used threads for
+# most of each second.
+DEAR_S = 0.001
 # tokens of all choices; the text before a longer resume point is made in a thread. A thread would take the
 # moved requests of a lost group in rotation: 10 ms of their pause, where a token takes half a microsecond
 # here

@@ -139,3 +139,26 @@ def resumed_tokens(request: GenerateRequest, facts: EngineFacts) -> list[list[in
             param="resume",
         )
     return choices
+
+
+def check_adapter(adapter: Adapter | None, facts: EngineFacts) -> None:
+    """Checks that the engine computes with adapters, and has room for this one.
+
+    Raises:
+        InvalidRequest: It does not, or never has.
+    """
+    if adapter is None:
+        return
+    if not facts.adapter_bytes:
+        raise InvalidRequest(
+            f"the engine of {adapter.base} computes without adapters; ask for the base",
+            param="model",
+            reason="adapter_not_loaded",
+        )
+    if adapter.num_bytes > facts.adapter_bytes:
+        raise InvalidRequest(
+            f"the adapter {adapter.model} takes {adapter.num_bytes:,} bytes, and a group of {adapter.base} "
+            f"has {facts.adapter_bytes:,} for all; raise RYZ_ADAPTER_BYTES",
+            param="model",
+            reason="adapter_not_loaded",
+        )

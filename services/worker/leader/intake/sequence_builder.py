@@ -10,23 +10,18 @@ from typing import NamedTuple
 from services.worker.domain.adapters.sequence_adapter import sequence_adapter
 from services.worker.domain.answers.choice_state import ChoiceState, Detokenizer
 from services.worker.domain.answers.stop_strings import StopMatcher, StopStrings
-from services.worker.domain.constraints.forced_text import ForcedText, RepeatedText
+from services.worker.domain.constraints.forced_text import RepeatedText
 from services.worker.domain.generation.context_overflow import too_long
 from services.worker.domain.generation.generation import Generation
-from services.worker.domain.generation.token_constraint import (
-    ConstraintFactory,
-    ConstraintFailed,
-    TokenConstraint,
-)
 from services.worker.domain.generation.turn_context import TurnContext
 from services.worker.domain.scheduling.crash_trials import TRIAL_TOKENS
 from services.worker.domain.scheduling.sequence import Sequence
-from services.worker.leader.adapters.checks import check_adapter
 from services.worker.leader.engine_state import EngineFacts, EngineState
-from services.worker.leader.intake.answer_forms import AnswerForm, AnswerForms
+from services.worker.leader.intake.answer_forms import AnswerForms, AnswerReading
 from services.worker.leader.intake.answer_grammars import AnswerGrammars
 from services.worker.leader.intake.continued_prompts import GivenAnswer
 from services.worker.leader.intake.grammar_compiler import GrammarCompiler
+from services.worker.leader.intake.grammar_states import GrammarStates
 from services.worker.leader.intake.prompt_requests import (
     check_prompt_request,
     has_no_answer,
@@ -34,6 +29,7 @@ from services.worker.leader.intake.prompt_requests import (
 )
 from services.worker.leader.intake.prompt_tokenizer import PromptTokenizer, is_long
 from services.worker.leader.intake.request_checks import (
+    check_adapter,
     check_continued,
     check_ids,
     check_prompt_fields,
@@ -45,7 +41,6 @@ from services.worker.leader.intake.tool_checks import check_tools
 from services.worker.model_files.model import Model
 from services.worker.rank_protocol.engine_sampling import engine_sampling
 from services.worker.text.answers.continued_text import continued_detokenizer
-from services.worker.text.grammars.after_reasoning import ReasonedGrammar
 from services.worker.text.token_speller import MAX_TAKEN_BACK
 from services.worker.text.tokenizer import Tokenizer
 from shared.errors import InvalidRequest
@@ -82,7 +77,8 @@ class SequenceBuilder:
         self._tokenizer = tokenizer
         self._grammars = grammars
         self._forms = AnswerForms(model)
-        self._answer_grammars = AnswerGrammars(model, self._forms, lambda: not self.facts.lacks("grammar"))
+        self._answer_grammars = AnswerGrammars(model, self._forms, lambda: self.facts.guest)
+        self._grammar_states = GrammarStates(model, lambda: self.facts.guest is not None)
 
     @property
     def facts(self) -> EngineFacts:
@@ -229,9 +225,10 @@ class SequenceBuilder:
                 first=choices[0].sequence if choices else None,
                 timeline=generation.timeline,
                 adapter=sequence_adapter(generation.adapter),
-                constraint=self._constraint(
+                constraint=self._grammar_states.state_of(
                     generation, before, given, in_reasoning=form is not None and form.in_reasoning
                 ),
+                form=self._grammar_states.form_for_guest(generation),
             )
             if given is not None and given.speller is not None:
                 sequence.repeat_text(RepeatedText(given.speller, given.forced, len(given.dropped)))
@@ -252,49 +249,7 @@ class SequenceBuilder:
             choices.append(choice)
         return choices
 
-    def _constraint(
-        self, generation: Generation, before: list[int], given: GivenAnswer | None, *, in_reasoning: bool
-    ) -> TokenConstraint | None:
-        """Returns the constraint of a choice, after the tokens that earlier attempts have generated."""
-        grammar = generation.constraint
-        constraint = None if grammar is None else _begin_grammar(grammar, given, in_reasoning=in_reasoning)
-        if given is not None and given.speller is not None:
-            barred = self._model.eos_ids.union(generation.request.sampling.stop_token_ids)
-            constraint = ForcedText(given.speller, given.forced, constraint, barred)
-        if constraint is None:
-            return None
-        try:
-            constraint.accept(before)
-        except ConstraintFailed as error:
-            raise InvalidRequest(
-                f"resume.token_ids does not follow the form that the answer is to have: {error}",
-                param="resume",
-            ) from error
-        return constraint.inner if isinstance(constraint, ForcedText) and constraint.is_over else constraint
 
-
-def _detokenizer(tokenizer: Tokenizer, form: AnswerForm | None) -> Detokenizer:
+def _detokenizer(tokenizer: Tokenizer, form: AnswerReading | None) -> Detokenizer:
     made = tokenizer.detokenizer()
     return made if form is None else form.detokenizer(made)
-
-
-def _begin_grammar(
-    grammar: ConstraintFactory, given: GivenAnswer | None, *, in_reasoning: bool
-) -> TokenConstraint:
-    """Returns the state of a grammar behind the beginning of an answer that is in the prompt."""
-
-    def begun(tokens: list[int]) -> TokenConstraint:
-        constraint = grammar.begun() if in_reasoning and isinstance(grammar, ReasonedGrammar) else grammar()
-        constraint.accept(tokens)
-        return constraint
-
-    if given is None:
-        return begun([])
-    try:
-        if given.dropped:
-            begun(given.kept + given.dropped)
-        return begun(given.kept)
-    except ConstraintFailed as error:
-        raise InvalidRequest(
-            f"the last message does not follow the form that the answer is to have: {error}", param="messages"
-        ) from error

@@ -13,6 +13,7 @@ from services.worker.domain.kv_events.contents import KVContents
 from services.worker.domain.kv_events.event_log import KVEventLog
 from services.worker.leader.context import LeaderContext
 from shared import codec, subjects
+from shared.bus.api import Message
 from shared.errors import RyzError
 from shared.kv_hash import NAME_BYTES
 from shared.messages import (
@@ -31,6 +32,7 @@ LEASE_S = 30.0
 GATHER_S = 0.01  # for which changes are gathered into one event
 MOST_OF_PAYLOAD = 2  # names take this part of the largest message at most
 LEAST_NAMES = 64
+MAX_ASKED = 64  # calls of all followers that may wait; those above are dropped, and asked again
 
 
 class KVEventPublisher:
@@ -138,3 +140,22 @@ class KVEventPublisher:
             self._bus.publish_now(subjects.kv_events(self._group), codec.encode(events))
         except RyzError as error:
             log.debug("KV events not sent", seq=events.seq, error=error.message)
+
+
+class KVEventCalls:
+    """The calls of the follow, replay and snapshot subjects."""
+
+    def __init__(self, publisher: KVEventPublisher) -> None:
+        self._publisher = publisher
+
+    async def follow(self, asked: KVFollow, _: Message) -> KVFollowed:
+        """Has events published for a while."""
+        return self._publisher.follow(asked)
+
+    async def replay(self, asked: KVReplay, _: Message) -> KVReplayed:
+        """Returns events again."""
+        return self._publisher.replay(asked)
+
+    async def snapshot(self, asked: KVSnapshotQuery, _: Message) -> KVSnapshotPage:
+        """Returns a page of the cache's blocks."""
+        return self._publisher.snapshot(asked)

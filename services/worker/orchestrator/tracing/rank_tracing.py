@@ -16,7 +16,7 @@ from services.worker.orchestrator.rank_link import RankLink
 from services.worker.orchestrator.tracing.life_pings import LifePings
 from services.worker.rank_protocol.rank_messages import FrameKind, pack_frame
 from services.worker.rank_protocol.step_times import KINDS, PartsOfStep, StepTimes
-from services.worker.rank_protocol.trace_messages import Ping, Pong, TraceOrder, TracePiece
+from services.worker.rank_protocol.trace_messages import ClockQuestion, Pong, TraceOrder, TracePiece
 from shared.telemetry.clock_estimate import ClockEstimate, ClockOffset, RoundTrip
 
 PING_S = 0.2  # between two pings of a rank of another host
@@ -184,7 +184,7 @@ class RankTracing:
         key = link.rank.rank, self._pings
         self._sent = {one: at for one, at in self._sent.items() if one[1] > self._pings - 256}
         self._sent[key] = time.monotonic_ns()
-        link.send_frame(pack_frame(FrameKind.PING, Ping(self._pings)))
+        link.send_frame(pack_frame(FrameKind.PING, ClockQuestion(self._pings)))
 
     def _take_pong(self, rank: int, pong: Pong) -> None:
         heard_ns, sent_ns = time.monotonic_ns(), self._sent.pop((rank, pong.ping_id), None)

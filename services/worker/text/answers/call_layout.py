@@ -27,7 +27,7 @@ class BlockTexts(NamedTuple):
     end: str
 
 
-class AnswerText(NamedTuple):
+class AnswerPiece(NamedTuple):
     """A piece of an answer.
 
     Attributes:
@@ -67,7 +67,7 @@ def json_call_texts(syntax: CallSyntax, name: str) -> tuple[str, str]:
     return f'{{"{syntax.name_keys[0]}": "{name}", "{syntax.argument_keys[0]}": ', "}"
 
 
-def open_calls(syntax: CallSyntax, calls: Sequence[ToolCall]) -> list[AnswerText] | None:
+def open_calls(syntax: CallSyntax, calls: Sequence[ToolCall]) -> list[AnswerPiece] | None:
     """Returns calls as a model writes them, up to the end of the last one's arguments.
 
     Args:
@@ -80,10 +80,10 @@ def open_calls(syntax: CallSyntax, calls: Sequence[ToolCall]) -> list[AnswerText
     if not syntax.enforced or syntax.body not in ("json", "named"):
         return None
     block = block_texts(syntax)
-    pieces = [AnswerText(block.opens + block.line, is_markup=True)]
+    pieces = [AnswerPiece(block.opens + block.line, is_markup=True)]
     for slot, call in enumerate(calls):
         before, after = json_call_texts(syntax, call.name)
-        pieces += [AnswerText(before, is_markup=True), AnswerText(call.arguments)]
+        pieces += [AnswerPiece(before, is_markup=True), AnswerPiece(call.arguments)]
         if slot + 1 < len(calls):
-            pieces.append(AnswerText(after + block.between, is_markup=True))
+            pieces.append(AnswerPiece(after + block.between, is_markup=True))
     return pieces

@@ -52,9 +52,16 @@ def check_structured(structured: StructuredOutput, limits: GrammarLimits) -> Non
 
 
 def compile_structured(
-    structured: StructuredOutput, vocabulary: TokenVocabulary, limits: GrammarLimits
+    structured: StructuredOutput,
+    vocabulary: TokenVocabulary,
+    limits: GrammarLimits,
+    *,
+    by_server: bool = False,
 ) -> CompiledGrammar:
     """Returns the grammar of a demand that `check_structured` has let pass. May take a second; thread-safe.
+
+    Args:
+        by_server: See `SchemaGrammar.compile`.
 
     Raises:
         InvalidRequest: It is wrong, or asks for what is not enforced; `data` has `keyword` and `pointer` for
@@ -64,7 +71,7 @@ def compile_structured(
     try:
         if kind in ("json_schema", "json_object"):
             schema = SchemaGrammar(definition if kind == "json_schema" else _ANY_OBJECT, limits)
-            return schema.compile(vocabulary)
+            return schema.compile(vocabulary, by_server=by_server)
         if kind == "grammar":
             check_definition(definition, vocabulary.unspelled)
             return _callers_own(vocabulary, caller_grammar(definition, limits))

@@ -7,7 +7,11 @@ a reader keeps the last value only. Where the grammar leaves no other key, the r
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from services.worker.domain.generation.token_constraint import ConstraintFactory, TokenConstraint
+from services.worker.domain.generation.token_constraint import (
+    ConstraintFactory,
+    TokenConstraint,
+    TokenRefused,
+)
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
 
 _QUOTE, _BACKSLASH, _COMMA, _COLON = b'"'[0], b"\\"[0], b","[0], b":"[0]
@@ -104,11 +108,16 @@ class UniqueKeysGrammar:
 
 @dataclass(slots=True)
 class UniqueKeys:
-    """See `TokenConstraint`."""
+    """See `TokenConstraint`.
+
+    Attributes:
+        refuses: A token that repeats a key is refused: for guests, which follow no masks.
+    """
 
     inner: TokenConstraint
     vocabulary: TokenVocabulary
     keys: JsonKeys = field(default_factory=JsonKeys)
+    refuses: bool = False
 
     def accept(self, token_ids: Sequence[int]) -> None:
         """See `TokenConstraint`."""
@@ -116,6 +125,8 @@ class UniqueKeys:
         for token_id in token_ids:
             if token_id not in self.vocabulary.ends:
                 self.keys.feed(self.vocabulary.token_bytes(token_id))
+        if self.refuses and self.keys.repeated:
+            raise TokenRefused("a key comes twice in an object")
 
     def mask(self) -> bytes | None:
         """See `TokenConstraint`."""

@@ -14,8 +14,7 @@ from shared.bus.nats import NatsBus
 from shared.codec import convert, decode, encode
 from shared.messages import Done, Failed, FrameBatch, GenerateRequest
 from tests.contract.corpus.exchange import Address, Heard
-
-LIMIT_S = 60.0
+from tests.kits.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ class Call:
             await bus.subscribe(inbox, take)
             await bus.flush()
             await bus.publish(subject, data, reply=inbox, headers=headers)
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 answer = await reply
         finally:
             await bus.close()
@@ -104,7 +103,7 @@ class Generate:
             await bus.publish(
                 subject, encode(request), reply=f"{inbox}.{request.request_id}", headers=dict(self.headers)
             )
-            async with asyncio.timeout(LIMIT_S):
+            async with asyncio.timeout(PATIENCE_S):
                 await ended.wait()
         finally:
             await bus.close()

@@ -10,9 +10,9 @@ from google.protobuf import json_format
 from tritonclient.grpc import service_pb2 as pb
 
 from tests.contract.corpus.exchange import Address, Heard
+from tests.kits.waiting import PATIENCE_S
 
 SERVICE = "inference.GRPCInferenceService"
-LIMIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Grpc:
     requests: Sequence[Any]
     method: str = "ModelInfer"
     metadata: Sequence[tuple[str, str]] = ()
-    timeout_s: float = LIMIT_S
+    timeout_s: float = PATIENCE_S
     take: int = 0
     key: str | None = None
     service: str = SERVICE

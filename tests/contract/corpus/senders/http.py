@@ -10,8 +10,8 @@ from typing import Any
 import h11
 
 from tests.contract.corpus.exchange import Address, Heard
+from tests.kits.waiting import PATIENCE_S
 
-LIMIT_S = 60.0
 EVENTS = "text/event-stream"
 MANY = 1000
 
@@ -45,7 +45,7 @@ class Http:
 
     async def send(self, address: Address, key: str) -> Heard:
         """See `Request`."""
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(PATIENCE_S):
             while True:
                 heard = await self._send_once(address.http_port, key)
                 if self.until is None or self.until(heard):

@@ -10,8 +10,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.contract.corpus.exchange import Address, Heard
-
-LIMIT_S = 60.0
+from tests.kits.waiting import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Socket:
         heard = Heard([f"> GET {self.path} (upgrade)"])
         try:
             async with (
-                asyncio.timeout(LIMIT_S),
+                asyncio.timeout(PATIENCE_S),
                 connect(
                     f"ws://127.0.0.1:{address.http_port}{self.path}",
                     additional_headers=headers,

@@ -76,7 +76,6 @@ TABLE = table(
         "left and ended": [
             Http(CHAT, chat(stream=True, max_tokens=40), headers=_GRACE, take=3),
             ended(),
-            ended(),
         ],
         "after an event that never came": [_WHOLE, after("99.0")],
         "after a malformed event": [_WHOLE, after("x"), from_query("1.2.3")],

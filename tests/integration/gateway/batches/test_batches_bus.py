@@ -13,7 +13,7 @@ from shared.client.calls.batches_client import BatchesClient
 from shared.codec import decode, encode
 from shared.errors import BatchNotFound, FileNotFound, InvalidRequest
 from shared.messages import FileQuery, FilesFound
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from tests.kits.gateway.batch_stack import BatchGateway, chat_lines
 from tests.kits.servers import NatsServer
 from tests.kits.waiting import PATIENCE_S
@@ -21,8 +21,8 @@ from tests.kits.waiting import PATIENCE_S
 
 async def test_a_service_outside_runs_a_batch(gateway: BatchGateway, broker: NatsServer) -> None:
     bus = await NatsBus.connect(broker.url, name="outside", inbox=inbox_prefix("billing"))
-    mine = BatchesClient(bus, caller=Caller("acme", "billing"))
-    theirs = BatchesClient(bus, caller=Caller("other", "billing"))
+    mine = BatchesClient(bus, caller=OutsideService("acme", "billing"))
+    theirs = BatchesClient(bus, caller=OutsideService("other", "billing"))
     try:
         file = await mine.put_file(chat_lines(20), "in.jsonl")
         assert [one.file_id for one in await mine.files()] == [file.file_id]
@@ -56,7 +56,7 @@ async def test_answers_go_to_the_inbox_of_the_caller_alone(gateway: BatchGateway
     try:
         query = encode(FileQuery(action="list"))
         for user, answered in (("billing", False), ("victim", True)):
-            subject = subjects.batch_call("files.query", Caller("acme", user))
+            subject = subjects.batch_call("files.query", OutsideService("acme", user))
             asked = bus.request(subject, query, timeout_s=0.5 if not answered else 5.0)
             if answered:
                 assert decode((await asked).data, FilesFound).files == []

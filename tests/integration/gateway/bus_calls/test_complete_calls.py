@@ -14,7 +14,7 @@ from shared import subjects
 from shared.bus import Message
 from shared.errors import InvalidRequest
 from shared.messages import AccountRules, BusUserTerms, KeyRecord
-from shared.subjects import Caller
+from shared.subjects import OutsideService
 from tests.kits.gateway.gateway import WORDS, Gateway, running_gateway
 from tests.kits.memory_bus import MemoryBus
 from tests.kits.waiting import PATIENCE_S, until
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="module")
 KEY = "secret-key-of-ada"
 BEARER = {"Authorization": f"Bearer {KEY}"}
 HELLO: dict[str, Any] = {"messages": [{"role": "user", "content": "Hello"}]}
-OUTSIDE = Caller("acme", "billing")
+OUTSIDE = OutsideService("acme", "billing")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -41,7 +41,7 @@ async def bus(gateway: Gateway) -> AsyncIterator[MemoryBus]:
 
 async def ask(
     bus: MemoryBus, body: object, *, model: str = "demo", headers: dict[str, str] = BEARER,
-    caller: Caller | None = None,
+    caller: OutsideService | None = None,
 ) -> tuple[int, Any, dict[str, str]]:  # fmt: skip
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     subject = subjects.complete(model, caller)

@@ -284,7 +284,7 @@ async def test_a_bug_is_500_without_its_text(
     def broken(*_: Any, **__: Any) -> None:
         raise RuntimeError("secret detail")
 
-    monkeypatch.setattr("services.gateway.formats.chat.plain_call.in_session", broken)
+    monkeypatch.setattr("services.gateway.formats.chat.call.in_session", broken)
     answer = await http.post(CHAT, json=GOOD)
     assert (answer.status_code, error_of(answer)["code"]) == (500, "internal")
     assert "secret" not in answer.text

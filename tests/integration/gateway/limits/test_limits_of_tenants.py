@@ -85,9 +85,9 @@ async def test_most_requests_ask_nothing() -> None:
         await ask(http, 20)
         await until(lambda: services.calls > 0)
         before = services.calls
-        for _ in range(5):
+        for _ in range(25):  # longer than the quarter of a second over which a rate is measured
             assert statuses(await ask(http, 20)) == {200: 20}
-        assert services.calls - before < 50
+        assert services.calls - before < 150
 
 
 async def test_a_new_minute_has_all_requests_again() -> None:

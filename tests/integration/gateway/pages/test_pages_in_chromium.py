@@ -101,23 +101,24 @@ async def test_a_leader_is_killed_while_pages_are_open(browser: Browser, fleet: 
     expected = (await whole_answer(fleet, "Go on.")).split()
     cluster = open_page(browser, fleet.gateways[0] + "/cluster", key=KEY)
     async with cluster as view, chat(browser, fleet) as opened:
-        await view.page.wait_for_selector("#groups .group[data-state=ready] >> nth=1")
-        await view.page.wait_for_selector(".ranks li[data-state=ready]:has-text('rank 0 · ready · ')")
+        await view.page.wait_for_selector("#models .group[data-state=ready] >> nth=1")
+        ready = ".ranks li[data-state=ready][title^='rank 0, ready, ']"
+        await view.page.wait_for_selector(ready, state="attached")
         await opened.say("Go on.")
         await opened.until("performance.getEntriesByName('ryz:first-text').length > 0")
         name = await view.until(
             "[...document.querySelectorAll('.group')].find(one =>"
-            " one.querySelector('.meter.run b').textContent[0] === '1')?.querySelector('h3').textContent"
+            " one.querySelector('.meter.run b').textContent[0] === '1')?.querySelector('h4').textContent"
         )
         fleet.kill(f"group{name[1:]}")
-        await view.page.wait_for_selector(f".group[data-state=lost] h3:text-is('{name}')")
+        await view.page.wait_for_selector(f".group[data-state=lost] h4:text-is('{name}')")
         await view.page.wait_for_selector("#incidents li[data-kind=lost]")
         await view.page.wait_for_selector("#incidents li[data-kind=moved]")
         await opened.answer()
         assert await words(opened) == expected
         fleet.start_group(int(name[1:]))
         await view.page.wait_for_selector("#incidents li[data-kind=back]")
-        await view.page.wait_for_selector("#groups .group[data-state=ready] >> nth=1")
+        await view.page.wait_for_selector("#models .group[data-state=ready] >> nth=1")
         assert (opened.wrong, view.wrong) == ([], [])
 
 
@@ -156,7 +157,9 @@ async def test_a_message_with_script_runs_nothing(browser: Browser, fleet: Fleet
         tags = await page.evaluate(
             "[...new Set([...document.querySelectorAll('#messages .body *')].map(one => one.tagName))].sort()"
         )
-        assert set(tags) <= {"A", "BR", "BUTTON", "CODE", "DIV", "P", "PRE", "STRONG"}
+        assert set(tags) <= {"A", "BR", "BUTTON", "CODE", "DIV", "P", "PRE", "SPAN", "STRONG"}
+        names = "[...document.querySelectorAll('.code pre *')].flatMap((one) => one.getAttributeNames())"
+        assert set(await page.evaluate(names)) <= {"class", "data-language", "data-coloured"}
         links = await page.evaluate(
             "[...document.querySelectorAll('.turn a')].map(one => one.getAttribute('href'))"
         )
@@ -205,7 +208,7 @@ async def test_axe_finds_no_serious_fault(browser: Browser, fleet: Fleet, theme:
         await opened.page.click("#open-settings")
         assert await opened.serious_faults() == []
     async with open_page(browser, fleet.gateways[0] + "/cluster", key=KEY, theme=theme) as view:
-        await view.page.wait_for_selector("#groups .group >> nth=1")
+        await view.page.wait_for_selector("#models .group >> nth=1")
         assert await view.serious_faults() == []
 
 
@@ -223,5 +226,5 @@ async def test_without_a_key_the_pages_ask_for_one(browser: Browser, fleet: Flee
         ]
         assert await page.evaluate("document.documentElement.scrollWidth") == 390
         await page.goto(fleet.gateways[0] + "/cluster")
-        await page.wait_for_selector("#groups .group >> nth=1")
+        await page.wait_for_selector("#models .group >> nth=1")
         assert await page.evaluate("document.documentElement.scrollWidth") == 390

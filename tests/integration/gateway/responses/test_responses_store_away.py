@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 from tests.kits.stacks.turn_stack import TurnsFleet
+from tests.kits.waiting import PATIENCE_S
 
 BODY: dict[str, Any] = {"model": "demo", "input": "Hello", "max_output_tokens": 8, "seed": 1}
 ANSWER_S = 6.0  # an answer comes within that time, whatever is away
-BACK_S = 20.0
 
 
 @contextmanager
@@ -47,7 +47,7 @@ async def ask(http: httpx.AsyncClient, method: str, path: str = "", **body: Any)
 
 async def read_back(http: httpx.AsyncClient, name: str) -> httpx.Response:
     """A response, once the store answers again and it has ended."""
-    async with asyncio.timeout(BACK_S):
+    async with asyncio.timeout(PATIENCE_S):
         while True:
             answer = await ask(http, "GET", f"/{name}")
             if answer.status_code != 503 and answer.json().get("status") != "in_progress":

@@ -9,7 +9,7 @@ import pytest
 from shared import subjects
 from shared.errors import Unavailable
 from shared.identity import root_hash, session_key
-from shared.messages import ChatMessage
+from shared.messages import ChatMessage, SessionRecord
 from tests.kits.gateway.gateway import Gateway, running_gateway
 from tests.kits.gateway.session_records import TENANT, at, error_of, record, store
 from tests.kits.gateway.session_services import SessionServices
@@ -210,3 +210,21 @@ async def test_gateways_with_one_key_make_ids_of_one_root() -> None:
     assert [len(found) for found in roots.values()] == [1, 1, 1]
     assert len(set.union(*roots.values())) == 3
     assert roots[""] == {root_hash(TENANT, "", "Hello")}
+
+
+async def test_a_list_may_leave_out_single_calls_and_has_titles(
+    http: httpx.AsyncClient, services: SessionServices
+) -> None:
+    made = "s-0123456789abcdef-0123456789abcdef"
+    for session_id, turns, said in ((made, 1, "Once"), ("tea", 1, "My cat"), ("empty", 0, "")):
+        messages = [ChatMessage(role="user", content=said)] if said else []
+        services.records[TENANT, session_id] = SessionRecord(
+            session_id=session_id, tenant=TENANT, model="demo", version=1, turns=turns, messages=messages
+        )
+    all_of_them = (await http.get("/v1/sessions")).json()["data"]
+    assert {one["session_id"]: one["title"] for one in all_of_them} == {
+        made: "Once", "tea": "My cat", "empty": None
+    }  # fmt: skip
+    begun = (await http.get("/v1/sessions?spare=false")).json()["data"]
+    assert {one["session_id"] for one in begun} == {"tea", "empty"}
+    assert error_of(await http.get("/v1/sessions?spare=perhaps"))[:2] == (400, "invalid_request")

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from shared import subjects
-from shared.accounts.keys import digest_of, key_id_of
+from shared.accounts.keys import digest_of, key_id_of, new_key
 from shared.accounts.register import AccountRegister
 from shared.bus.endpoint import Endpoint, call
 from shared.bus.nats import NatsBus
@@ -114,6 +114,16 @@ async def test_what_makes_no_sense_is_refused(client: AccountsClient, bus: NatsB
         await client.remove(ACME.name)
     assert await client.delete_tenant("acme", with_keys=True) == [made.record.key_id]
     assert (await client.read()).tenants() == []
+
+
+async def test_a_key_that_is_not_there_is_named_as_it_was_given(client: AccountsClient) -> None:
+    with pytest.raises(AccountNotFound, match=r"no key or bus user sk-ryz-nosuch$"):
+        await client.find_key("sk-ryz-nosuch")
+    with pytest.raises(AccountNotFound, match=r"no key or bus user nosuch$"):
+        await client.find_key("nosuch")
+    other = new_key()
+    with pytest.raises(AccountNotFound, match=f"no key or bus user sk-ryz-{other.key_id}$"):
+        await client.find_key(other.text)
 
 
 async def test_a_change_by_an_old_revision_is_a_conflict(client: AccountsClient) -> None:

@@ -1,5 +1,6 @@
 """A router, own groups, groups of guests and a client: answers that change engines, refusals by name."""
 
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
@@ -8,16 +9,16 @@ from uuid import uuid4
 import pytest
 
 from services.worker.guests.engine import GuestEngine
-from services.worker.guests.port import Ability, GuestFacts
+from services.worker.guests.port import Ability, GuestFacts, GuestPart
 from services.worker.null.engine import TEXT
 from services.worker.null.model import null_model
-from services.worker.rank_protocol.plan import Engine
+from services.worker.rank_protocol.plan import Engine, Sampled
 from shared.bus.nats import NatsBus
 from shared.client import Completion, GenerationStream, InferenceClient
 from shared.errors import InvalidRequest, Unavailable
 from shared.lifecycle import Service
 from shared.messages import GenerateRequest
-from tests.kits.guests.scripted import ABLE, ScriptedGuest
+from tests.kits.guests.scripted import ABLE, FORMED, ScriptedGuest
 from tests.kits.router.live import router
 from tests.kits.waiting import PATIENCE_S, until
 from tests.kits.worker.leader import Kit, chat, null_engine
@@ -182,3 +183,54 @@ async def test_an_answer_that_no_guest_can_go_on_with_is_one_error(fleet: Fleet)
             with pytest.raises(Unavailable, match="cannot go on with an answer that has `presence_penalty`"):
                 await stream.completion()
         assert sum(len(guest.opened) for guest in guests) == 1
+
+
+SCHEMA = (
+    '{"type": "object", "properties": {"name": {"type": "string", "maxLength": 40}, "ok": {"const": true}}, \
+"required": ["name", "ok"], "additionalProperties": false}'
+)
+BY_SCHEMA: dict[str, Any] = {"structured": {"kind": "json_schema", "definition": SCHEMA}}
+
+
+@pytest.mark.parametrize("abilities", [FORMED, FORMED - {"grammar"}])  # in our form of JSON, in its own
+@pytest.mark.parametrize("lose", [break_off, end_all])
+async def test_an_answer_with_a_form_goes_on_in_an_own_group_that_replays_it(
+    fleet: Fleet, lose: Callable[[ScriptedGuest, int], None], abilities: frozenset[Ability]
+) -> None:
+    guest = letters(abilities)
+    request = fleet.request(sampling={"max_tokens": 200}, **BY_SCHEMA)
+    async with fleet.group("guest", guest), fleet.submit(request) as stream:
+        seq_id = await begun(guest, 14)
+        first = await text_of_next(stream)
+        async with fleet.group("own"):
+            lose(guest, seq_id)
+            done = await stream.completion()
+            assert (stream.group, done.resumed) == ("own", "text")
+            answer = json.loads(first + done.choices[0].text)
+            assert answer.keys() == {"name", "ok"}
+
+
+async def test_an_answer_with_a_form_that_no_own_group_can_go_on_with_is_one_error(fleet: Fleet) -> None:
+    guests = [letters(FORMED), letters(FORMED)]
+    async with fleet.group("guest0", guests[0]), fleet.group("guest1", guests[1]):
+        async with fleet.submit(fleet.request(sampling={"max_tokens": 200}, **BY_SCHEMA)) as stream:
+            await until(lambda: any(guest.sequences for guest in guests))
+            guest = next(guest for guest in guests if guest.sequences)
+            seq_id = await begun(guest, 14)
+            await stream.next_frame()
+            guest.fail(seq_id, "the stream was cut")
+            with pytest.raises(Unavailable, match="cannot go on with an answer that has `structured`"):
+                await stream.completion()
+        assert sum(len(guest.opened) for guest in guests) == 1
+
+
+async def test_a_guest_that_leaves_the_form_is_left(fleet: Fleet) -> None:
+    guest = letters(FORMED)
+    request = fleet.request(sampling={"max_tokens": 200}, **BY_SCHEMA)
+    async with fleet.group("guest", guest), fleet.submit(request) as stream:
+        seq_id = await begun(guest, 14)
+        first = await text_of_next(stream)
+        async with fleet.group("own"):
+            guest.send(GuestPart(seq_id=seq_id, sampled=[Sampled(seq_id=seq_id, token_id=0)]))
+            done = await stream.completion()
+            assert json.loads(first + done.choices[0].text).keys() == {"name", "ok"}

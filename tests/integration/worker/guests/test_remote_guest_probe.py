@@ -23,8 +23,12 @@ async def test_a_server_of_token_ids(start_server: StartServer, start_guest: Sta
     assert (run.facts.context_length, run.facts.kv_tokens, run.facts.vocab_size) == (4096, 16_000, 257)
     assert run.facts.abilities == {
         "adapters",
+        "choice",
         "continuation",
+        "gbnf",
+        "grammar",
         "ignore_eos",
+        "json_schema",
         "logit_bias",
         "logprobs",
         "min_p",
@@ -44,8 +48,11 @@ async def test_the_server_of_llama_cpp(start_server: StartServer, start_guest: S
     assert (run.facts.context_length, run.facts.kv_tokens) == (1000, 8 * 4096)
     # its penalties count the tokens of the prompt as well; `repetition_penalty` had no effect
     assert run.facts.abilities == {
+        "choice",
         "continuation",
+        "gbnf",
         "ignore_eos",
+        "json_schema",
         "logit_bias",
         "logprobs",
         "min_p",
@@ -66,6 +73,17 @@ async def test_a_server_of_texts(style: Style, start_server: StartServer, start_
     await run.run(guest_sequence(PROMPT))
     assert server.bodies[-1]["prompt"] == "Once upon a time"
     assert "ignore_eos" not in server.bodies[-1]
+
+
+async def test_a_server_that_ignores_forms_follows_none(
+    start_server: StartServer, start_guest: StartGuest
+) -> None:
+    for style in ("vllm", "llama.cpp"):
+        voice = make_voice(style)
+        voice.follows = False
+        run = await start_guest(await start_server(style, voice=voice))
+        assert run.facts is not None
+        assert not run.facts.abilities & {"choice", "gbnf", "grammar", "json_schema"}
 
 
 async def test_what_it_cannot_is_an_error_of_the_sequence(

@@ -139,7 +139,7 @@ class Storm:
     async def __aenter__(self) -> Self:
         self.asks = await self._bus("cli")
         bus = await self._bus("outside")
-        self._direct = direct = InferenceClient(bus, caller=subjects.Caller("outside", "outside"))
+        self._direct = direct = InferenceClient(bus, caller=subjects.OutsideService("outside", "outside"))
         await direct.start()
         self._exits.push_async_callback(direct.close)
         for user in ("outside", "gateway"):

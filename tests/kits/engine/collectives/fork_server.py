@@ -8,7 +8,7 @@ from services.worker.engine.rank.process import end_process
 from tests.kits.engine.collectives.rank import run_checks
 
 
-def serve_checks(sock: socket.socket, _: float, descriptors: Mapping[int, int]) -> int:
+def serve_checks(sock: socket.socket, _: float, descriptors: Mapping[int, int], **_more: object) -> int:
     """Runs the checks instead of a rank."""
     run_checks(sock, descriptors)
     return 0

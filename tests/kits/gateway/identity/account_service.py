@@ -83,6 +83,7 @@ class AccountService:
 
     async def _publish(self, change: AccountChanged) -> None:
         await self._bus.publish(subjects.ACCOUNT_CHANGED, encode(change))
+        await self._bus.flush()  # a gateway with the same connection knows of it before the caller goes on
 
     async def _answer(self, message: Message) -> None:
         if self.away:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from services.gateway.admission.auth import Keyring
 from services.gateway.admission.identity.account_copy import AccountCopy
 from services.gateway.admission.identity.guesses import KeyGuesses
-from services.gateway.admission.identity.identities import Identities, Tokens
+from services.gateway.admission.identity.identities import Identities, IdentityTokens
 from shared.accounts.keys import NewKey, new_key
 from shared.accounts.register import AccountRegister
 from shared.messages import (
@@ -32,7 +32,9 @@ class Accounts:
     def __post_init__(self) -> None:
         self.register.replace_all([], 1)
 
-    def identities(self, keys: dict[str, str] | None = None, tokens: Tokens | None = None) -> Identities:
+    def identities(
+        self, keys: dict[str, str] | None = None, tokens: IdentityTokens | None = None
+    ) -> Identities:
         copy = AccountCopy(self.register, lambda: self.read_at, lambda: self.now_s)
         guesses = KeyGuesses(
             lambda client: f"address {client[0]}" if client and client[0] else "",

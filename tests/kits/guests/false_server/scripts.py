@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from services.worker.text.tokenizer import Tokenizer
+from tests.kits.guests.false_server.forms import form_of, formed_answer
 
 # vllm: token ids both ways, and a count in each event; llama.cpp: its own API; text: texts only, as
 # llama-cpp-python; strict: as text, and fields that are not OpenAI's are refused
@@ -23,6 +24,7 @@ class Voice:
         answer: The endless answer, which is repeated.
         end_id: The token that ends an answer.
         num_tokens: Tokens after which answers end by themselves; 0: only at their limit.
+        follows: It follows the form that a request asks for; else it says what it always says.
     """
 
     style: Style
@@ -31,6 +33,7 @@ class Voice:
     end_id: int
     model: str
     num_tokens: int = 0
+    follows: bool = True
 
     def prompt_ids(self, prompt: object) -> list[int]:
         """The tokens of a prompt in either form."""
@@ -80,7 +83,11 @@ def frame(event: object) -> bytes:
 
 
 def write_script(voice: Voice, body: Object, after: int) -> Script:
-    """Makes the script of a request."""
+    """Makes the script of a request.
+
+    Raises:
+        ValueError: The form that it asks for cannot be read.
+    """
     prompt = voice.prompt_ids(body["prompt"])
     limit = int(body[limit_field(voice)])
     ends = 0 < voice.num_tokens <= limit
@@ -91,6 +98,10 @@ def write_script(voice: Voice, body: Object, after: int) -> Script:
     if ends:
         ids.append(voice.end_id)
         ids = ids[:limit]
+        ends = ids[-1] == voice.end_id
+    if voice.follows and (form := form_of(voice.style, body)):
+        spaced = "json_schema" in body
+        ids = formed_answer(form, voice.tokenizer, voice.end_id, limit, spaced=spaced)
         ends = ids[-1] == voice.end_id
     script = Script(voice, body, after=after, prompt_tokens=len(prompt))
     make = _native_events if voice.style == "llama.cpp" else _openai_events

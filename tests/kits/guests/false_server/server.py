@@ -52,9 +52,9 @@ class FalseServer:
         self._handlers: set[asyncio.Task[None]] = set()
         self._name, self._after, self._times = "plain", 3, 0
 
-    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None) -> None:
-        """Listens on the loopback address."""
-        self._server = await asyncio.start_server(self._connected, "127.0.0.1", port, ssl=tls)
+    async def start(self, port: int = 0, tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> None:
+        """Listens there."""
+        self._server = await asyncio.start_server(self._connected, host, port, ssl=tls)
         self.port = self._server.sockets[0].getsockname()[1]
 
     def behave(self, name: str, *, after: int = 3, times: int = -1) -> None:
@@ -151,7 +151,11 @@ class FalseServer:
         if style == "text" and body.get("logprobs") is not None:
             await answer.whole({"error": {"message": "logits_all is off"}}, 500)
             return
-        script = write_script(self.voice, body, self._after)
+        try:
+            script = write_script(self.voice, body, self._after)
+        except ValueError as error:
+            await answer.whole({"error": {"message": str(error)}}, 400)
+            return
         if not body.get("stream"):
             usage = {"prompt_tokens": script.prompt_tokens, "completion_tokens": 1}
             choice = {"index": 0, "text": "", "finish_reason": "length"}

@@ -66,7 +66,7 @@ def test_the_longest_of_several_pauses_after_a_fault_counts() -> None:
 
 
 def test_nothing_gives_zeros() -> None:
-    assert spread([]) == {"p50": 0.0, "p99": 0.0, "max": 0.0}
+    assert spread([]) == {"p50": 0.0, "p95": 0.0, "p99": 0.0, "max": 0.0}
     assert report([])["pause_ms"]["max"] == 0.0
 
 

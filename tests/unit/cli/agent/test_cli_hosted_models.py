@@ -7,8 +7,8 @@ import pytest
 
 from cli.stack.agent.hosted import CommandRefused, HostedModels
 from cli.stack.agent.lost_files import lost_files
-from cli.stack.agent.offers import HostPlan, make_offers
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.agent.offers import AgentPlan, make_offers
+from cli.stack.fleet.entry import FoundModel, ModelEntry
 from cli.stack.fleet.on_demand import GroupBytes, OnDemandPlan
 from cli.stack.fleet.one_more import AddedModel
 from cli.stack.memory_needs import MachineFacts
@@ -31,18 +31,18 @@ def leader(number: int, model: str) -> ServiceSpec:
 def hosted(**entry: Any) -> HostedModels:
     """One model in up to two groups, and a second one."""
     models = [
-        ServedModel(ModelEntry(source="a", name="a", load="demand", groups=2, **entry), None),
-        ServedModel(ModelEntry(source="b", name="b", load="demand", groups=1), None),
+        FoundModel(ModelEntry(source="a", name="a", load="demand", groups=2, **entry), None),
+        FoundModel(ModelEntry(source="b", name="b", load="demand", groups=1), None),
     ]
     machine = MachineFacts(2, BUDGET, kernels=True)
     plan = OnDemandPlan(BUDGET, 0, (), (GroupBytes(FIRST, FURTHER),) * 2, machine)
     leaders = [leader(0, "a"), leader(1, "a"), leader(2, "b")]
-    offers = make_offers(HostPlan("host", plan, models, {}, leaders), STARTED_S)
+    offers = make_offers(AgentPlan("host", plan, models, {}, leaders), STARTED_S)
     return HostedModels("host", "host-1", offers, BUDGET)
 
 
 def found_as(entry: ModelEntry) -> AddedModel:
-    return AddedModel(ServedModel(entry, None), GroupBytes(FIRST, FURTHER), None)
+    return AddedModel(FoundModel(entry, None), GroupBytes(FIRST, FURTHER), None)
 
 
 def start(host: HostedModels, model: str, running: int = 0, *, epoch: int = 1, now: float = 0.0) -> str:
@@ -153,8 +153,8 @@ def test_a_model_whose_files_are_gone_is_told_by_them(tmp_path: Path) -> None:
     there, draft = tmp_path / "model.gguf", tmp_path / "draft"
     there.touch()
     draft.mkdir()
-    model = ServedModel(ModelEntry(source="a", name="a"), there, draft)
-    assert lost_files(model) == lost_files(ServedModel(model.entry, None)) == ""
+    model = FoundModel(ModelEntry(source="a", name="a"), there, draft)
+    assert lost_files(model) == lost_files(FoundModel(model.entry, None)) == ""
     draft.rmdir()
     assert lost_files(model).startswith(f"{draft} is gone; put it back")
     there.unlink()

@@ -1,6 +1,9 @@
 """The terminal of `ryz chat`: which model it asks, what it sends, and the commands of a conversation."""
 
+import json
+import re
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +11,7 @@ from typer.testing import CliRunner
 
 from cli import http_api as api
 from cli.__main__ import app
-from cli.chat import command as chat
+from cli.chat import terminal as chat
 from cli.chat.answers import StreamPosition
 from cli.chat.served_models import ListedModel
 from cli.console import CommandError
@@ -30,6 +33,8 @@ class FakeApi:
         self.asked: list[tuple[dict[str, Any], str]] = []
         self.error = error
         self.cuts = False
+        self.tokens = 0
+        self.said: list[dict[str, str]] = []
         self._context = context
         self._listed = listed
 
@@ -39,13 +44,16 @@ class FakeApi:
     def close(self) -> None:
         pass
 
+    def conversation(self, session_id: str) -> list[dict[str, str]]:
+        return [*self.said]
+
     def stream(
         self, body: dict[str, Any], session_id: str, position: StreamPosition
     ) -> Generator[str, None, None]:
         self.asked.append((body, session_id))
         if self._context and body.get("max_tokens", 0) > self._context:
             raise api.ApiError("the maximum context length is ...", 1, "context_length_exceeded")
-        position.cut = self.cuts
+        position.cut, position.tokens = self.cuts, self.tokens
         yield "one "
         if self.error is not None:
             raise self.error
@@ -147,6 +155,13 @@ def test_commands_of_the_conversation(
     said = capsys.readouterr().err
     assert "session s1" in said
     assert said.count(chat.HELP.split(",")[0]) == 2
+    assert "There is no command /what." in said
+
+
+def test_the_models_that_are_also_served_are_others(capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ([], [ListedModel("cold", "asleep")]):
+        conversation(FakeApi(listed=[ListedModel("demo"), *more])).run_command("/model")
+    assert capsys.readouterr().err == "demo; no other is served\ndemo; also served: cold (asleep)\n"
 
 
 def test_a_conversation_names_the_models_that_could_have_been_chosen(
@@ -208,3 +223,77 @@ def test_messages_of_several_lines(
 ) -> None:
     typed(monkeypatch, *lines)
     assert chat.read_message() == message
+
+
+def test_commands_go_back_change_the_model_and_save(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    fake = FakeApi(listed=[ListedModel("demo"), ListedModel("other")])
+    fake.said = [{"role": "user", "content": "first"}, {"role": "assistant", "content": "one two"}]
+    saved, text = tmp_path / "a.json", tmp_path / "a.md"
+    typed(monkeypatch, "first", "/regen", f"/save {saved}", f"/save {saved}", f"/save {text}", "/model nope",
+          "/model other", "more", "/system Be brief.", "fresh")  # fmt: skip
+    conversation(fake).converse()
+    first, again, more, fresh = fake.asked
+    assert again[0]["messages"] == [{"role": "user", "content": "first"}]
+    assert again[1] != first[1], "the session that has the former answer is left"
+    assert "session_must_exist" not in again[0]
+    assert more[0]["model"] == "other"
+    assert more[0]["messages"] == [*fake.said, {"role": "user", "content": "more"}]
+    assert [one["role"] for one in fresh[0]["messages"]] == ["system", "user"]
+    assert len({session for _, session in fake.asked}) == 4
+    assert json.loads(saved.read_text()) == {"model": "demo", "messages": fake.said}
+    assert text.read_text() == "**user**\n\nfirst\n\n**assistant**\n\none two\n\n"
+    said = capsys.readouterr().err
+    assert f"There is {saved} already; name another file." in said
+    assert "No model nope is served; there are demo, other." in said
+    assert "chat --model other --session" in said
+
+
+def test_commands_that_have_nothing_to_work_on_say_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    typed(monkeypatch, "/regen", "/save", "/system")
+    conversation(FakeApi()).converse()
+    said = capsys.readouterr().err
+    assert "There is no message to answer again." in said
+    assert "There is nothing to save yet." in said
+    assert "There is no system prompt." in said
+
+
+def test_a_conversation_says_how_fast_answers_come(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake = FakeApi()
+    fake.tokens = 7
+    typed(monkeypatch, "hello")
+    conversation(fake).converse()
+    assert fake.asked[0][0]["stream_options"] == {"include_usage": True}
+    assert re.search(r"\(7 tokens, [\d,.]+ a second, the first after 0\.\d\d s\)", capsys.readouterr().err)
+    conversation(fake).ask("once")
+    assert "tokens" not in capsys.readouterr().err
+    assert chat.speed_words(StreamPosition(tokens=11), 0.5, 2.0) == (
+        "(11 tokens, 5.0 a second, the first after 0.50 s)"
+    )
+    assert chat.speed_words(StreamPosition(tokens=1), 0.5, 0.0) == "(1 tokens, the first after 0.50 s)"
+
+
+@pytest.mark.parametrize(("variable", "coloured"), [("", True), ("NO_COLOR", False)])
+def test_what_is_typed_looks_different_from_answers(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], variable: str, coloured: bool
+) -> None:
+    shown = list[str]()
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+
+    def type_line(prompt: str) -> str:
+        shown.append(prompt)
+        return "hello"
+
+    monkeypatch.setattr("builtins.input", type_line)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    if variable:
+        monkeypatch.setenv(variable, "1")
+    assert chat.read_message() == "hello"
+    assert shown == ["\001\x1b[1;36m\002> " if coloured else "> "]
+    assert capsys.readouterr().out == ("\x1b[0m" if coloured else "")

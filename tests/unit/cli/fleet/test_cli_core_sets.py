@@ -8,17 +8,17 @@ from hypothesis import strategies as st
 
 from cli.stack.fleet.core_sets import CoreSets, assign_cores, describe_cores, num_reserved, with_reserved
 from cli.stack.fleet.declared import Declaration
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.entry import FoundModel, ModelEntry
 from cli.stack.plan import plan_stack
 from cli.stack.probes import Probes
 from shared.host.numa_nodes import usable_nodes
 from tests.kits.supervisor import options
 
 
-def model(name: str, **fields: object) -> ServedModel:
+def model(name: str, **fields: object) -> FoundModel:
     settled = {"groups": 1, "tensor_parallel": 1, "threads": 1, "precision": "fp32", "kv_cache_tokens": 512}
     entry = ModelEntry.model_validate({"source": "x", "name": name, **settled, **fields})
-    return ServedModel(entry, None)
+    return FoundModel(entry, None)
 
 
 def test_without_reservations_every_process_may_run_everywhere() -> None:
@@ -59,7 +59,7 @@ def test_no_core_is_reserved_twice_or_used_by_others(
     for size in sizes:
         nodes.append(tuple(range(first, first + size)))
         first += size
-    models = list[ServedModel]()
+    models = list[FoundModel]()
     for n, (groups, cores, ranks, threads) in enumerate(entries):
         one = model(
             f"m{n}",
@@ -96,14 +96,14 @@ def test_no_core_is_reserved_twice_or_used_by_others(
 def test_too_few_cores_are_a_mistake(fields: dict[str, int], said: str) -> None:
     entry = ModelEntry.model_validate({"source": "x", "name": "one", **fields})
     declared = Declaration(entries={0: entry}, labels={0: "one"})
-    with_reserved([ServedModel(entry, None)], 4, declared)
+    with_reserved([FoundModel(entry, None)], 4, declared)
     with pytest.raises(Exception, match=said):
         declared.refuse_problems()
 
 
 def test_groups_and_threads_follow_from_the_cores() -> None:
     entry = ModelEntry.model_validate({"source": "x", "name": "one", "cores": 3, "tensor_parallel": 2})
-    (settled,) = with_reserved([ServedModel(entry, None)], 4, Declaration())
+    (settled,) = with_reserved([FoundModel(entry, None)], 4, Declaration())
     assert (settled.entry.groups, settled.entry.threads) == (1, 1)
     other = model("two")
     assert with_reserved([other], 4, Declaration()) == (other,)

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from cli.__main__ import app
 from cli.console import CommandError
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.entry import FoundModel, ModelEntry
 from cli.stack.machine_facts import machine_facts, measure_model
 from cli.stack.model_dir import demo_model
 from cli.stack.plan import plan_stack
@@ -31,10 +31,10 @@ class NotedProbes(Probes):
         return super().gateway(url, models, key)
 
 
-def model(name: str, path: Path, **fields: object) -> ServedModel:
+def model(name: str, path: Path, **fields: object) -> FoundModel:
     settled = {"groups": 1, "tensor_parallel": 1, "threads": 1, "precision": "fp32", "kv_cache_tokens": 512}
     entry = ModelEntry.model_validate({"source": str(path), "name": name, **settled, **fields})
-    return ServedModel(entry, path)
+    return FoundModel(entry, path)
 
 
 async def test_each_group_has_the_settings_of_its_model(tmp_path: Path) -> None:

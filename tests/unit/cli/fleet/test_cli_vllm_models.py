@@ -3,12 +3,12 @@
 import pytest
 
 from cli.console import CommandError
-from cli.stack.fleet.entry import ModelEntry, ServedModel
+from cli.stack.fleet.entry import FoundModel, ModelEntry
 from cli.stack.fleet.without_ranks import settled_vllm
 
 
-def served(**given: object) -> ServedModel:
-    return ServedModel(ModelEntry.model_validate({"source": "demo", "name": "demo", **given}), None, None, 0)
+def served(**given: object) -> FoundModel:
+    return FoundModel(ModelEntry.model_validate({"source": "demo", "name": "demo", **given}), None, None, 0)
 
 
 def test_a_model_has_one_group_unless_its_entry_says_more() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from cli.stack.fleet.check import checked_models
 from cli.stack.fleet.declare import declare
 from cli.stack.options import UpOptions
-from cli.stack.runner import example_line
+from cli.stack.supervision.announcement import example_line
 
 
 def drop_template(model: Path) -> None:

@@ -93,7 +93,7 @@ def test_what_options_say_is_kept() -> None:
         (10, GivenSizing(precision="fp32"), "`--precision int8`"),
         (10, GivenSizing(groups=2), "`--groups 1`"),
         (6, GivenSizing(groups=2), "GiB more free memory"),
-        (10, GivenSizing(kv_cache_tokens=10**6), "RYZ_KV_CACHE_TOKENS of"),
+        (10, GivenSizing(kv_cache_tokens=10**6), "`--kv-cache-tokens` (RYZ_KV_CACHE_TOKENS) of"),
     ],
 )
 def test_what_does_not_fit_is_refused_with_figures(free: int, given: GivenSizing, remedy: str) -> None:
@@ -251,7 +251,7 @@ def test_kv_that_was_asked_for_and_does_not_fit_is_refused_with_what_would() -> 
     machine = MachineFacts(cores=2, free_bytes=int(10.2 * GIB), kernels=True, store_bytes=int(9.4 * GIB))
     given = GivenSizing(kv_cache_tokens=10**8)
     message = refusal(SMALL, 8192, machine, given)
-    found = re.search(r"RYZ_KV_CACHE_TOKENS of ([\d,]+) or less", message)
+    found = re.search(r"RYZ_KV_CACHE_TOKENS\) of ([\d,]+) or less", message)
     assert found
     tokens = int(found.group(1).replace(",", ""))
     assert sizing_of(SMALL, 8192, machine, replace(given, kv_cache_tokens=tokens), 1)

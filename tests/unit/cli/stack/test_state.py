@@ -1,5 +1,6 @@
 """The state directory of a stack: who may read and write it, what is believed of it, and logs in it."""
 
+import json
 import os
 from pathlib import Path
 
@@ -144,3 +145,6 @@ def test_the_tail_of_a_log(tmp_path: Path) -> None:
     assert log_tail(log) == ""
     log.write_text("\n".join(str(number) for number in range(10_000)))
     assert log_tail(log, lines=2) == "9998\n9999"
+    ours = {"event": "it ended", "level": "error", "timestamp": "2026-01-01T00:00:00Z", "service": "router"}
+    log.write_text(json.dumps(ours | {"instance": "router-0", "error": "no such host"}))
+    assert log_tail(log) == "error: it ended error=no such host"

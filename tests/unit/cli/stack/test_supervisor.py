@@ -15,9 +15,9 @@ from cli.stack.host.ports import pick_ports, require_free
 from cli.stack.host.reachability import require_reachable
 from cli.stack.model_dir import demo_model, find_model
 from cli.stack.probes import Probes
-from cli.stack.runner import describe_groups
 from cli.stack.servers import broker as servers
 from cli.stack.state import StateDir
+from cli.stack.supervision.announcement import describe_groups
 from cli.stack.supervision.process import ServiceProcess, ServiceSpec
 from cli.stack.supervision.restarts import RestartPolicy
 from shared.messages.base import ID_PATTERN

@@ -74,6 +74,17 @@ def test_products_are_those_of_the_plain_functions(target: str, kind: GGMLQuanti
     torch.testing.assert_close(found, wanted, atol=2e-5 * float(wanted.abs().max()), rtol=1e-5)
 
 
+@pytest.mark.skipif("avxvnni" not in TARGETS, reason="this processor has no AVX-VNNI")
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
+def test_avx_vnni_changes_no_bit_of_avx2(kind: GGMLQuantizationType) -> None:
+    matrix = random_matrix(kind, 70, 512, 3)
+    for count in (1, 2, 4, 8, 15):
+        rows = torch.randn(count, 512, generator=torch.Generator().manual_seed(count))
+        assert torch.equal(
+            multiply(kernels("avxvnni"), rows, matrix), multiply(kernels("avx2"), rows, matrix)
+        )
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
 def test_a_row_has_the_same_bits_beside_any_others(target: str, kind: GGMLQuantizationType) -> None:

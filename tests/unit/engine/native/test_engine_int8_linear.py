@@ -52,6 +52,13 @@ def test_the_kernels_compute_what_the_plain_functions_do(
     torch.testing.assert_close(computed(target, x, matrix) / scale, wanted / scale, atol=2e-6, rtol=2e-6)
 
 
+@pytest.mark.skipif("avxvnni" not in targets(), reason="this processor has no AVX-VNNI")
+@pytest.mark.parametrize("rows", [1, 2, 3, 4, 8, 13, 40])
+def test_avx_vnni_changes_no_bit_of_avx2(rows: int) -> None:
+    x, matrix = normal(rows, 100, seed=5, outlier=50), normal(70, 100, seed=6, outlier=20)
+    assert torch.equal(computed("avxvnni", x, matrix), computed("avx2", x, matrix))
+
+
 @pytest.mark.parametrize("target", targets())
 def test_extreme_codes_do_not_overflow(target: str) -> None:
     x, matrix = torch.ones(9, 64), torch.ones(32, 64)

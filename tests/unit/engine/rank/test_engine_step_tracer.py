@@ -17,7 +17,13 @@ from services.worker.rank_protocol import trace_messages
 from services.worker.rank_protocol.kv_messages import FetchResult, StoreResult
 from services.worker.rank_protocol.plan import StepPlan
 from services.worker.rank_protocol.rank_messages import FrameKind, FrameReader
-from services.worker.rank_protocol.trace_messages import Ping, Pong, RankTrace, TraceOrder, TracePiece
+from services.worker.rank_protocol.trace_messages import (
+    ClockQuestion,
+    Pong,
+    RankTrace,
+    TraceOrder,
+    TracePiece,
+)
 from tests.kits.engine.rank_threads import (
     Blocks,
     ComputeFactory,
@@ -160,7 +166,7 @@ def test_a_ping_is_answered_with_the_clock_and_the_new_steps(leader: Leader) -> 
         op_names = ()
 
     leader.tracer.attach(NoCompute(), lambda: (b"steps", [1, 2]))  # type: ignore[arg-type]
-    leader.tracer.on_frame(FrameKind.PING, msgspec.msgpack.encode(Ping(7)))
+    leader.tracer.on_frame(FrameKind.PING, msgspec.msgpack.encode(ClockQuestion(7)))
     pong = msgspec.msgpack.decode(leader.answer(), type=Pong)
     assert (pong.ping_id, pong.steps, pong.totals) == (7, b"steps", [1, 2])
     assert 0 < pong.received_ns <= pong.answered_ns

@@ -7,7 +7,7 @@ import pytest
 
 from services.gateway.formats.chat.translation import chat_request
 from services.gateway.formats.fields.sampling import field_names_of
-from services.gateway.formats.text.translation import completion_requests
+from services.gateway.formats.text.call import completion_requests
 from shared.errors import InvalidRequest
 from shared.messages import (
     ChatMessage,

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from services.gateway.admission.bodies.json_shape import MAX_VALUES, read_json
 from services.gateway.admission.errors.refusals import answer_for
 from services.gateway.formats.chat.call import chat_call
-from services.gateway.formats.chat.message_schema import MAX_PARTS
-from services.gateway.formats.chat.schema import ChatCompletionRequest
-from services.gateway.formats.fields.body_format import CallOrigin
-from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.chat.schema import MAX_PARTS, ChatCompletionRequest
+from services.gateway.formats.fields.body_format import CallOrigin, parse_body
 from services.gateway.formats.text.call import completion_call
 from services.gateway.formats.text.schema import CompletionRequest
 from services.gateway.resources.sessions import exported_file

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.formats.chat.chunks import ChatChunkWriter
-from services.gateway.formats.chat.message_parts import fold_deltas
-from services.gateway.formats.chat.whole_answer import chat_body
+from services.gateway.formats.chat.answer import ChatChunkWriter, chat_body, fold_deltas
 from shared.client import Completion
 from shared.client.generation.results import gather
 from shared.messages import (

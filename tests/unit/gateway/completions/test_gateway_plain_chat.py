@@ -10,12 +10,10 @@ from hypothesis import strategies as st
 
 from services.gateway.admission.request_headers import RawHeaders
 from services.gateway.answering.call import Call
-from services.gateway.answering.intake.idempotency import IdempotentCall
-from services.gateway.formats.chat.call import chat_call
-from services.gateway.formats.chat.plain_call import plain_chat_call
+from services.gateway.answering.intake.new_calls import IdempotentCall
+from services.gateway.formats.chat.call import chat_call, plain_chat_call
 from services.gateway.formats.chat.schema import ChatCompletionRequest
-from services.gateway.formats.fields.body_format import CallOrigin
-from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.fields.body_format import CallOrigin, parse_body
 from shared.codec import encode
 from shared.errors import InvalidRequest
 
@@ -78,7 +76,7 @@ OTHERS = dict.fromkeys(
         *("echo", "foo", "frequency_penalty", "ignore_eos", "logprobs", "max_completion_tokens"),
         *("max_tokens", "min_p", "n", "presence_penalty", "repetition_penalty", "response_format", "seed"),
         *("session_id", "session_must_exist", "stop", "stream", "strem", "temperature", "tools", "top_k"),
-        *("top_p", "user"),
+        *("prompt_cache_key", "top_p", "user"),
     ],
     ANY,
 )
@@ -124,6 +122,7 @@ def test_broken_json_makes_the_same_call(index: int, broken: bytes) -> None:
         {"max_tokens": 16, "temperature": 0, "ignore_eos": True},
         {"stream": True, "stream_options": {"include_usage": True}},
         {"temperature": 1, "top_p": 0.9, "top_k": -1, "n": 3, "seed": -5, "stop": "END", "user": "me"},
+        {"prompt_cache_key": "k"},
         {"max_completion_tokens": 7, "max_tokens": 9, "stop": ["a", "b"], "presence_penalty": -0.5},
         {"temperature": None, "stream": None, "stop": None, "session_id": "my-cat"},
         {

@@ -9,11 +9,9 @@ from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
 from services.gateway.admission.errors.refusals import answer_for, error_event
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.source import DONE
-from services.gateway.formats.chat.chunks import ChatChunkWriter
-from services.gateway.formats.chat.whole_answer import chat_body
-from services.gateway.formats.text.chunks import CompletionChunkWriter
-from services.gateway.formats.text.whole_answer import completion_body
+from services.gateway.answering.events.ports import DONE
+from services.gateway.formats.chat.answer import ChatChunkWriter, chat_body
+from services.gateway.formats.text.answer import CompletionChunkWriter, completion_body
 from shared.client import Choice, Completion
 from shared.errors import GroupLost
 from shared.messages import Delta, TokenLogprob, TopLogprob, Usage

@@ -5,11 +5,10 @@ import json
 import pytest
 
 from services.gateway.answering.envelope import Envelope
-from services.gateway.answering.events.writer import EventWriter
+from services.gateway.answering.events.ports import EventWriter
 from services.gateway.formats.anthropic.events import MessageEventWriter, whole_message
-from services.gateway.formats.chat.chunks import ChatChunkWriter
-from services.gateway.formats.chat.whole_answer import chat_body
-from services.gateway.formats.text.chunks import CompletionChunkWriter
+from services.gateway.formats.chat.answer import ChatChunkWriter, chat_body
+from services.gateway.formats.text.answer import CompletionChunkWriter
 from shared.client import Choice, Completion
 from shared.messages import Delta, SessionOutcome, Usage
 

@@ -12,7 +12,7 @@ from services.gateway.admission.errors.refusals import invalid_body
 from services.gateway.formats.chat.schema import ChatCompletionRequest
 from services.gateway.formats.chat.translation import chat_request
 from services.gateway.formats.fields.sampling import Origin
-from services.gateway.formats.text.translation import completion_requests
+from services.gateway.formats.text.call import completion_requests
 from shared.codec import decode, encode, pack_tokens
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, Sampling, SessionRef

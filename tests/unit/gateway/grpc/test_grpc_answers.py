@@ -61,3 +61,13 @@ def test_a_piece_has_its_log_probabilities_and_its_position() -> None:
     assert response.parameters["index"].int64_param == 1
     assert not response.parameters["triton_final_response"].bool_param
     assert outputs(maker.last({}))["finish_reason"] == b"\6\0\0\0length"
+
+
+def test_an_answer_of_several_engines_says_so_at_its_end() -> None:
+    whole = ResponseMaker(call(TEXT), {}).whole(part(b'{"choices": [{"text": "a"}], "resumed": "text"}'))
+    assert whole.parameters["resumed"].string_param == "text"
+    maker = ResponseMaker(call(TEXT, stream=True), {})
+    (piece,) = maker.parts(part(b'{"choices": [{"text": "a", "finish_reason": "stop"}], "resumed": "text"}'))
+    assert "resumed" not in piece.parameters
+    assert maker.last({}).parameters["resumed"].string_param == "text"
+    assert "resumed" not in ResponseMaker(call(TEXT, stream=True), {}).last({}).parameters

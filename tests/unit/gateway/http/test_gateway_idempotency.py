@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.answering.intake.idempotency import IdempotentCall, once_of
+from services.gateway.answering.intake.new_calls import IdempotentCall, once_of
 from services.gateway.formats.chat.call import chat_call
 from services.gateway.formats.chat.schema import ChatCompletionRequest
 from services.gateway.formats.fields.body_format import CallOrigin

@@ -4,8 +4,12 @@ import asyncio
 
 import pytest
 
-from services.gateway.answering.intake.adapter_names import AdapterNames
-from services.gateway.answering.intake.model_aliases import REGISTER_WAIT_S, ModelAliases, parse_aliases
+from services.gateway.answering.intake.model_names import (
+    REGISTER_WAIT_S,
+    AdapterNames,
+    ModelAliases,
+    parse_aliases,
+)
 from shared.adapters.register import AdapterRegister
 from shared.errors import Unavailable
 from shared.messages import Adapter

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 
-from services.gateway.answering.intake import idempotency
+from services.gateway.answering.intake import new_calls
 from services.gateway.settings import GatewaySettings
 from services.gateway.transports.http.gateway_gate import gateway_gate
 
@@ -26,4 +26,4 @@ def test_every_header_that_is_read_may_come_once() -> None:
     assert {"x-session-must-exist", "if-none-match", "authorization"} <= read
     single = gateway_gate(GatewaySettings(max_connections=8), CollectorRegistry()).single_headers
     assert {name.encode() for name in read - _SEVERAL} - single == set()
-    assert idempotency.HEADER in single
+    assert new_calls.IDEMPOTENCY_HEADER in single

@@ -10,7 +10,7 @@ from prometheus_client import CollectorRegistry
 from services.gateway.answering.left_out import IgnoredFields, LeftOut
 from services.gateway.formats.anthropic.schema import MessagesRequest
 from services.gateway.formats.chat.schema import ChatCompletionRequest
-from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.fields.body_format import parse_body
 from services.gateway.formats.fields.body_types import RequestBody
 from services.gateway.formats.fields.inner_fields import MAX_UNKNOWN
 from services.gateway.formats.responses.schema import ResponseRequest

@@ -3,9 +3,14 @@
 import pytest
 
 from services.gateway.admission.errors.refusals import HttpRefusal
-from services.gateway.admission.identity.identity import Identity
-from services.gateway.admission.identity.model_scope import ModelScope
-from services.gateway.admission.identity.scopes import STREAMS, api_of, check_scopes, spends_tokens
+from services.gateway.admission.identity.identity import (
+    STREAMS,
+    Identity,
+    ModelScope,
+    api_of,
+    check_scopes,
+    spends_tokens,
+)
 from shared.accounts.register import AccountRegister
 from shared.errors import ModelNotFound
 from shared.messages import Scopes, StoredAccount, TenantRecord

@@ -7,8 +7,7 @@ import pytest
 
 from services.gateway.formats.anthropic.schema import MessagesRequest
 from services.gateway.formats.anthropic.translation import count_query, message_call
-from services.gateway.formats.fields.body_format import CallOrigin
-from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.fields.body_format import CallOrigin, parse_body
 from shared.codec import decode, encode
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, GenerateRequest, ToolCall

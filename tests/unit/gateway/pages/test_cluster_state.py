@@ -45,13 +45,27 @@ def test_a_loss_of_an_earlier_instance_changes_nothing() -> None:
     assert not state.incidents
 
 
-def test_a_lost_rank_and_a_pause_are_reported() -> None:
+def test_a_lost_rank_and_a_silence_with_requests_are_reported() -> None:
     state = ClusterState()
     state.take_beat(beat(1), 10.0, 1)
     state.take_beat(beat(2, state="recovering"), 10.025, 1)
     state.take_beat(beat(3), 11.025, 1)
-    state.take_beat(beat(4), 12.0, 1)  # 39 heartbeats are missing
-    assert kinds(state) == ["recovering", "back", "pause"]
+    assert state.snapshot(13.1)["groups"][0]["state"] == "silent"
+    state.take_beat(beat(4), 13.2, 1)
+    assert kinds(state) == ["recovering", "back", "silent"]
+    assert state.incidents[-1]["text"] == "g0 was silent for 2.2 s and had 3 requests"
+
+
+def test_silences_that_nobody_felt_are_not_reported() -> None:
+    state, idle = ClusterState(), Load(max_running=8)
+    state.take_beat(beat(1, load=idle), 10.0, 1)
+    state.take_beat(beat(2, load=idle), 15.0, 1)  # it had no requests
+    state.take_beat(beat(3), 16.9, 1)
+    state.take_beat(beat(4), 18.8, 1)  # short
+    state.unread_s += 3.0  # the gateway itself was held up
+    assert state.snapshot(23.0)["groups"][0]["state"] == "ready"
+    state.take_beat(beat(5), 23.1, 1)
+    assert not state.incidents
 
 
 def test_a_tenant_sees_its_own_sessions_only() -> None:
@@ -135,3 +149,11 @@ def test_a_return_without_a_view_is_reported_when_a_view_opens_and_counts_go_on(
     state.take_beat(beat(2, instance="c", ended_total=2), 603.0, 5)
     assert kinds(state) == ["lost", "back", "lost", "back"]
     assert state.snapshot(603.0)["groups"][0]["ended"] == 9
+
+
+def test_a_heartbeat_that_comes_after_the_loss_does_not_make_it_a_silence() -> None:
+    state = ClusterState()
+    state.take_beat(beat(1), 10.0, 1)
+    state.take_down(GroupDown(group="g0", instance_id="a", reason="disconnected"), 10.1, 2)
+    state.take_beat(beat(2), 10.2, 3)  # it was under way
+    assert state.snapshot(12.3)["groups"][0]["state"] == "lost"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from services.gateway.answering.events.source import DONE, EventBatch
+from services.gateway.answering.events.ports import DONE, EventBatch
 from services.gateway.formats.responses.schema import ResponseRequest
 from services.gateway.formats.responses.translation import response_call
 from services.gateway.resources.stored_responses.begun_answer import RunEvents

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from services.gateway.formats.fields.body_parser import parse_body
+from services.gateway.formats.fields.body_format import parse_body
 from services.gateway.formats.responses.schema import ResponseRequest
 from services.gateway.formats.responses.translation import (
     _REFUSED,

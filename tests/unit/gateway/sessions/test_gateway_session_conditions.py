@@ -2,7 +2,7 @@
 
 import pytest
 
-from services.gateway.answering.intake.session_conditions import with_conditions
+from services.gateway.answering.intake.new_calls import with_conditions
 from shared.errors import InvalidRequest
 from shared.messages import ChatMessage, SessionRef
 

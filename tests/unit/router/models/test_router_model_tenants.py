@@ -57,7 +57,7 @@ class Told(Controlled):
         async def keep(message: Message) -> None:
             frames.append(message)
 
-        caller = subjects.Caller(tenant, "user") if outside else None
+        caller = subjects.OutsideService(tenant, "user") if outside else None
         inbox = "_INBOX.user.r" if outside else "_INBOX.r"
         answers = await self.bus.subscribe(inbox, keep)
         named = "default" if outside else tenant
@@ -150,5 +150,5 @@ async def test_lists_have_what_the_tenant_may_use_and_no_names_of_tenants(world:
     mine = await listed(ListModels(tenant=OURS), subjects.models())
     assert names(mine) == names(everything)
     assert all(not card.tenants for card in [*mine.models, *(one.card for one in mine.offered)])
-    outside = subjects.models(subjects.Caller(THEIRS, "user"))
+    outside = subjects.models(subjects.OutsideService(THEIRS, "user"))
     assert names(await listed(ListModels(tenant=OURS), outside)) == (["free"], [], ["free"])

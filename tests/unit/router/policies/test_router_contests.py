@@ -2,9 +2,9 @@
 
 import pytest
 
-from services.router.domain.contests import Contests
 from services.router.domain.decision import Assignment, FleetView, GroupView, RequestFacts
 from services.router.domain.policies.choice import at_a_full_group
+from services.router.domain.policies.parties import Contests
 
 FULL = GroupView("full", running=8, waiting=8, max_running=8, capacity=16, wait_s=2.0)
 FULLER = GroupView("fuller", running=8, waiting=8, max_running=8, capacity=16, wait_s=3.0)

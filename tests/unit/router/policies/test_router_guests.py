@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from services.router.domain.decision import Assignment, Refusal, RequestFacts
 from services.router.domain.groups.fleet import Fleet
+from services.router.domain.groups.live_view import RESTART_S
 from services.router.domain.policies import make_policy
 from services.router.domain.policies.choice import choose
 from services.router.incoming import guest_needs
@@ -77,6 +78,16 @@ def test_a_group_that_is_away_and_could_serve_it_is_waited_for() -> None:
     decision = choose(FACTS, view, 0.0, policy=make_policy("hybrid"))
     assert isinstance(decision, Refusal)
     assert (decision.code, decision.reason) == ("unavailable", "no_group")
+
+
+def test_a_group_that_has_ended_cleanly_is_waited_for_as_long_as_a_restart_takes() -> None:
+    fleet = fleet_of(own="stopped")
+    for now, reason in ((RESTART_S, "no_group"), (RESTART_S + 1, "guest_cannot")):
+        view = fleet.view("m", now, needs=lambda: SEED)
+        decision = choose(FACTS, view, now, policy=make_policy("hybrid"))
+        assert isinstance(decision, Refusal)
+        assert decision.reason == reason
+    assert fleet_of(own="stopped", guests=0).view("m", RESTART_S + 1).away == {"own": "stopped"}
 
 
 def test_a_session_that_is_pinned_to_a_guest_goes_elsewhere_for_what_that_lacks() -> None:

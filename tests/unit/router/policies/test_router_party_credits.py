@@ -4,9 +4,8 @@ from collections import Counter
 
 import pytest
 
-from services.router.domain.contests import Contests
 from services.router.domain.decision import Assignment, Decision, FleetView, GroupView, RequestFacts
-from services.router.domain.policies.party_credits import ANSWER, SEEN_S, PartyCredits
+from services.router.domain.policies.parties import ANSWER, SEEN_S, Contests, PartyCredits
 from services.router.domain.policies.sessions import Hybrid
 
 GROUPS = ("g0", "g1", "g2")

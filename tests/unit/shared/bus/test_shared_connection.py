@@ -1,6 +1,7 @@
 """What our connection adds to nats-py, as far as it can be tested without a server."""
 
 import asyncio
+from contextlib import AbstractContextManager, nullcontext
 from urllib.parse import urlparse
 
 import nats.errors
@@ -25,18 +26,25 @@ def make(on_down: OnDown = lambda *, final: None) -> NatsConnection:
     )
 
 
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        (OSError("gone"), pytest.raises(OSError, match="gone")),
+        (ConnectionResetError("lost while the last bytes were sent"), nullcontext()),
+    ],
+)
 async def test_a_connection_that_fails_while_it_closes_is_given_up_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, error: OSError, outcome: AbstractContextManager[object]
 ) -> None:
     reported: list[bool] = []
     connection = make(lambda *, final: reported.append(final))
 
     async def fails(self: Client, status: int, do_cbs: bool = True) -> None:
-        raise OSError("gone")
+        raise error
 
     monkeypatch.setattr(Client, "_close", fails)
     for _ in range(2):
-        with pytest.raises(OSError, match="gone"):
+        with outcome:
             await connection._close(Client.CLOSED)
     assert reported == [True]
 

@@ -39,6 +39,6 @@ def test_a_text_that_is_too_long_for_a_subject_is_no_place_for_answers_and_is_no
 
 
 def test_the_tenant_is_the_one_that_the_broker_vouches_for() -> None:
-    outside = subjects.generate("m", subjects.Caller("acme", "billing"))
+    outside = subjects.generate("m", subjects.OutsideService("acme", "billing"))
     assert subjects.tenant_of(outside, "other") == "acme"
     assert subjects.tenant_of(subjects.generate("m"), "other") == "other"

@@ -2,8 +2,14 @@
 
 import pytest
 
-from services.worker.domain.adapters.load_failures import FIRST_S, LONGEST_S, LoadFailures
-from services.worker.domain.adapters.pool import MAX_NAMED, AdapterPool, SlotOrder
+from services.worker.domain.adapters.pool import (
+    FIRST_S,
+    LONGEST_S,
+    MAX_NAMED,
+    AdapterPool,
+    LoadFailures,
+    SlotOrder,
+)
 from tests.kits.worker.adapters.simulation import adapter
 
 

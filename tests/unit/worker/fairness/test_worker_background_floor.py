@@ -1,6 +1,6 @@
 """Background work beside requests without end: slow, but never starved."""
 
-from services.worker.domain.scheduling.fairness.background_floor import FLOOR
+from services.worker.domain.scheduling.fairness.fair_shares import FLOOR
 from services.worker.domain.scheduling.sequence import SequencePhase
 from shared.messages.base import BACKGROUND_PRIORITY
 from tests.unit.worker.fairness.machine import Shared

@@ -34,8 +34,18 @@ def test_given_arguments_come_behind_ours() -> None:
         ("--port 8000", "vLLM serves no HTTP here"),
         ("some/model --max-model-len 5", "begins with 'some/model'"),
         ("--dtype 'bfloat16", "No closing quotation"),
+        ("--kv-events-config.enable_kv_cache_events true", "give --kv-events-config one JSON object"),
+        ("--enable-lora --lora-modules a=/x", "ryz worker --remote"),
+        ("--kv-events-config {", "--kv-events-config of vLLM is not its JSON object"),
     ],
 )
 def test_what_is_not_the_operators_is_refused_by_name(text: str, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         split_arguments(text)
+
+
+def test_events_of_a_cache_that_is_off_are_refused() -> None:
+    text = "--kv-events-config '{\"enable_kv_cache_events\": true}'"
+    assert "--no-enable-prefix-caching" not in engine_arguments(text, shares=True)
+    with pytest.raises(ValueError, match="RYZ_PREFIX_SHARING=off leaves no cache"):
+        engine_arguments(text, shares=False)

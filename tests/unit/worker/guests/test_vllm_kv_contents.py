@@ -1,14 +1,19 @@
 """vLLM's KV events under this project's names: what is named, what is not, and what a reset does."""
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
 from services.worker.domain.blocks.changes import BlockChanges
+from services.worker.domain.blocks.names import PrefixSharing
 from services.worker.guests.kv_events.batches import BadBatch, decode_batch
 from services.worker.guests.kv_events.contents import VllmContents
-from services.worker.guests.kv_events.vllm_arguments import FLAG, find_kv_events
+from services.worker.guests.kv_events.own_vllm import kv_of_own_vllm
+from services.worker.guests.kv_events.vllm_arguments import FLAG, find_kv_events, with_addresses
+from services.worker.rank_protocol.failures import EngineRefused
 from shared import kv_hash
 from shared.client.kv_events.names import block_names
 from shared.errors import InvalidRequest
@@ -162,3 +167,35 @@ def test_the_addresses_are_found_in_vllms_arguments(joined: bool) -> None:
     assert find_kv_events([FLAG, '{"enable_kv_cache_events": false}']) is None
     with pytest.raises(InvalidRequest, match=FLAG):
         find_kv_events([FLAG, "{"])
+
+
+@pytest.mark.parametrize(
+    ("given", "events", "replays"),
+    [
+        ("", "ipc:///private/events", "ipc:///private/replays"),
+        (', "endpoint": "tcp://*:5557"', "tcp://127.0.0.1:5557", "ipc:///private/replays"),
+        (', "replay_endpoint": null', "ipc:///private/events", ""),
+    ],
+)
+def test_events_go_to_private_sockets_unless_addresses_are_given(
+    given: str, events: str, replays: str
+) -> None:
+    text = f'{{"enable_kv_cache_events": true, "topic": "kv", "hwm": 9{given}}}'
+    arguments = with_addresses(["--max-model-len", "64", FLAG, text], Path("/private"))
+    config = find_kv_events(arguments)
+    assert config is not None
+    assert (config.connects_to, config.topic) == ((events, replays), "kv")
+    assert '"hwm":9' in arguments[-1]
+
+
+def test_without_zeromq_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    kv = kv_of_own_vllm([FLAG, '{"enable_kv_cache_events": true}'], "tenant")
+    assert kv is not None
+    monkeypatch.setitem(sys.modules, "zmq", None)
+    with pytest.raises(EngineRefused, match="install the extra `vllm-events`"):
+        kv.prepare([])
+
+
+@pytest.mark.parametrize(("text", "sharing"), [("{}", "tenant"), ('{"enable_kv_cache_events": true}', "off")])
+def test_a_vllm_without_events_or_without_a_cache_is_not_followed(text: str, sharing: PrefixSharing) -> None:
+    assert kv_of_own_vllm([FLAG, text], sharing) is None

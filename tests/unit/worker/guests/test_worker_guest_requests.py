@@ -29,8 +29,10 @@ def scripted(**facts: Any) -> ScriptedGuest:
     return ScriptedGuest(facts=GuestFacts(**{**given, "abilities": ABLE, **facts}), by_itself=True)
 
 
-def guest_kit(bus: MemoryBus, guest: ScriptedGuest | None = None, **options: Any) -> Kit:
-    engine = GuestEngine(guest or scripted(), max_running=8, start_timeout_s=5.0)
+def guest_kit(
+    bus: MemoryBus, guest: ScriptedGuest | None = None, *, reasons: bool = False, **options: Any
+) -> Kit:
+    engine = GuestEngine(guest or scripted(), max_running=8, start_timeout_s=5.0, reasons=reasons)
     return Kit(bus, engine, prefix_sharing="off", **options)
 
 

@@ -8,7 +8,7 @@ from services.worker.leader.heartbeats.page import (
     NOTHING_SENT,
     Description,
     HeartbeatPage,
-    Sent,
+    SentHeartbeats,
 )
 from shared.messages import Heartbeat, Load, ModelCard
 from tests.kits.worker.options import heartbeat_process
@@ -44,9 +44,9 @@ def test_each_side_reads_what_the_other_wrote(page: HeartbeatPage) -> None:
         assert page.sent() == NOTHING_SENT
         for number in range(3):
             page.write_description(Description(beat(number), 1.5 + number, number))
-            page.write_sent(Sent(number, 2.5, 3.5))
+            page.write_sent(SentHeartbeats(number, 2.5, 3.5))
             assert page.description() == Description(beat(number), 1.5 + number, number)
-            assert page.sent() == Sent(number, 2.5, 3.5)
+            assert page.sent() == SentHeartbeats(number, 2.5, 3.5)
         page.write_description(Description(beat(2), 9.0, 7))  # the same state again
         assert page.description() == Description(beat(2), 9.0, 7)
     finally:

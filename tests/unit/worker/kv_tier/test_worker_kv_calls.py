@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from services.worker.leader.sessions.peer_sessions import PeerSessionClient
+from services.worker.leader.sessions.peer_turns import PeerSessionClient
 from services.worker.orchestrator.failure_recovery_manager import RestartPauses
 from shared import codec, kv_hash, subjects
 from shared.bus.api import Message

@@ -86,8 +86,8 @@ async def test_a_bug_in_compiling_a_grammar(
 ) -> None:
     kit.expected_errors = {"request failed"}
 
-    def spoiled(structured: Any, *args: Any) -> Any:
-        return harm() if structured.kind == "regex" else compile_structured(structured, *args)
+    def spoiled(structured: Any, *args: Any, **options: Any) -> Any:
+        return harm() if structured.kind == "regex" else compile_structured(structured, *args, **options)
 
     monkeypatch.setattr(answer_grammar, "compile_structured", spoiled)
     failed = await kit.failure(chat("bad", structured=STRUCTURED))

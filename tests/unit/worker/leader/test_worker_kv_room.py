@@ -8,9 +8,8 @@ from services.worker.domain.blocks.cache_room import QUIET_S
 from services.worker.domain.blocks.pool import blocks_for
 from services.worker.domain.blocks.transfer_costs import TransferCostModel
 from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
-from services.worker.leader.calls.kv_limit_calls import KVLimitCalls
 from services.worker.leader.engine_state import EngineState
-from services.worker.leader.kv_room import GROWTH_TOKENS, KVRoom
+from services.worker.leader.kv_room import GROWTH_TOKENS, KVLimitCalls, KVRoom
 from services.worker.rank_protocol.engine_info import EngineInfo, RankInfo
 from services.worker.rank_protocol.plan import BLOCK_SIZE
 from shared.bus.api import Message

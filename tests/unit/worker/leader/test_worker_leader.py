@@ -36,7 +36,7 @@ def answer(length: int, prompt: str = PROMPT) -> str:
 
 @pytest.mark.parametrize("delivery", ["stream", "whole"])
 async def test_a_chat_is_answered(kit: Kit, delivery: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for held in ("intake.preparation.ACCEPT_WHOLE_S", "token_output.WHOLE_FLUSH_S"):
+    for held in ("intake.preparation.ACCEPT_S", "token_output.WHOLE_FLUSH_S"):
         monkeypatch.setattr(f"services.worker.leader.{held}", PATIENCE_S)
     frames = await kit.run(chat("r", delivery=delivery))
     first, last = frames[0], frames[-1]

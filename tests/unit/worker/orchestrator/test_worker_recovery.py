@@ -60,6 +60,7 @@ def test_an_engine_that_worked_for_a_while_starts_over() -> None:
         ("memory", Recovery(1.0, gives_up=False, fresh=True)),
         ("start_failed", Recovery(0.4, gives_up=False, fresh=True)),
         ("refused", Recovery(30.0, gives_up=True, fresh=False)),
+        ("device_lost", Recovery(30.0, gives_up=True, fresh=True)),
     ],
 )
 def test_what_is_special_about_a_kind(kind: FailureKind, expected: Recovery) -> None:
@@ -110,7 +111,7 @@ def test_whatever_happens_pauses_are_bounded_and_a_group_is_never_left_alone(
             assert one.in_a_row == 1
         if not recovery.gives_up:
             assert recovery.pause_s <= 1.25 * 5.0
-        assert recovery.gives_up == (kind == "refused" or one.in_a_row > 5)
+        assert recovery.gives_up == (RULES[kind].hopeless or one.in_a_row > 5)
 
 
 def test_any_number_of_failures_is_no_overflow() -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence as Many
 import pytest
 
 from services.worker.domain.blocks.manager import BlockManager
-from services.worker.domain.scheduling.fairness.parties_seen import SEEN_S
-from services.worker.domain.scheduling.prompt_budget.shared_pace import PROBE
+from services.worker.domain.scheduling.fairness.light_prompts import SEEN_S
+from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PROBE
 from services.worker.domain.scheduling.scheduler import Scheduler
 from services.worker.domain.scheduling.sequence import Sequence
 from services.worker.rank_protocol.plan import StepPlan, StepResult

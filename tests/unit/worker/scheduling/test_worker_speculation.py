@@ -3,9 +3,8 @@
 import random
 
 from services.worker.domain.speculation import prompt_lookup
-from services.worker.domain.speculation.draft_budget import EARNED, START, DraftBudget
+from services.worker.domain.speculation.draft_budget import EARNED, START, DraftBudget, StepCosts
 from services.worker.domain.speculation.prompt_lookup import MAX_ENTRIES, MAX_NEW, PromptLookup
-from services.worker.domain.speculation.step_costs import StepCosts
 
 
 def slow_lookup(tokens: list[int], count: int) -> list[int]:

@@ -4,7 +4,7 @@ import pytest
 
 from services.worker.domain.constraints.forced_text import ForcedText, RepeatedText
 from services.worker.domain.generation.token_constraint import ConstraintFailed, TokenRefused
-from services.worker.text.answers.call_layout import AnswerText
+from services.worker.text.answers.call_layout import AnswerPiece
 from services.worker.text.chat_template import ChatTemplate
 from services.worker.text.control_tokens import ControlTokenGuard
 from services.worker.text.token_speller import TokenSpeller
@@ -82,14 +82,14 @@ def test_the_beginning_of_an_answer_is_tokenized_without_a_space_before(library:
     tokenizer = LibraryTokenizer(library)  # type: ignore[arg-type]
     guard = ControlTokenGuard(tokenizer, ChatTemplate("{{ messages }}", {}))
     for text in ("the abc", "abc", " abc", "\n\nabc the"):
-        ids = guard.encode_answer([AnswerText(text)])
+        ids = guard.encode_answer([AnswerPiece(text)])
         assert b"".join(map(tokenizer.token_bytes, ids)).decode() == text
 
 
 def test_only_markup_has_control_tokens() -> None:
     guard = ControlTokenGuard(TOKENIZER, ChatTemplate("{{ messages }}", {}))
     start = IDS["<|im_start|>"]
-    assert guard.encode_answer([AnswerText("<|im_start|>", is_markup=True), AnswerText("the")])[0] == start
-    ids = guard.encode_answer([AnswerText("the "), AnswerText("<|im_start|>")])
+    assert guard.encode_answer([AnswerPiece("<|im_start|>", is_markup=True), AnswerPiece("the")])[0] == start
+    ids = guard.encode_answer([AnswerPiece("the "), AnswerPiece("<|im_start|>")])
     assert start not in ids
     assert TOKENIZER.decode(ids) == "the <|im_start|>"

@@ -5,6 +5,7 @@ import * as store from "./store.js";
 const GRACE_S = 60; // how long the gateway lets the answer run without this page
 const SAVE_MS = 300;
 const GIVE_UP_MS = 60_000;
+const SHORTEST_S = 0.1; // of an answer that has a rate
 const wait = (ms, signal) => new Promise((done) => {
   const timer = setTimeout(done, ms);
   signal.addEventListener("abort", () => { clearTimeout(timer); done(); });
@@ -67,11 +68,13 @@ export class Answer {
     const { run, cut: { signal } } = this;
     const headers = { "X-Stream-Grace": String(GRACE_S) };
     if (run.streamId) {
+      run.resumed = true;
       if (run.lastId) headers["Last-Event-ID"] = run.lastId;
       return call(`/v1/streams/${encodeURIComponent(run.streamId)}`, { headers, signal });
     }
     // the whole conversation replaces the history, so sending it again after a cut does no harm
     Object.assign(headers, { "X-Session-Id": run.sessionId, "X-Session-Mode": "replace" });
+    run.sentAt = Date.now();
     const answer = await call("/v1/chat/completions", { method: "POST", body: run.body, headers, signal });
     run.streamId = answer.headers.get("x-stream-id") ?? "";
     run.group = answer.headers.get("x-ryz-group") ?? "";
@@ -96,10 +99,14 @@ export class Answer {
     const { message } = this.run;
     const choice = chunk.choices?.[0];
     if (choice?.finish_reason === "length") message.cut = true;
-    if (chunk.usage) message.meta = `${chunk.usage.completion_tokens} tokens${message.cut ? ", cut off: that was the longest answer allowed" : ""}`;
+    if (chunk.usage) message.meta = this.facts(chunk.usage.completion_tokens);
+    if (chunk.session) this.run.stored = chunk.session.stored;
     if (!choice) return;
     const { content, reasoning, tool_calls: calls } = choice.delta ?? {};
-    if (content || reasoning) this.on.first();
+    if (content || reasoning) {
+      this.run.firstAt ??= Date.now();
+      this.on.first();
+    }
     if (content) message.content += content;
     if (reasoning) message.reasoning = (message.reasoning ?? "") + reasoning;
     for (const one of calls ?? []) {
@@ -108,6 +115,19 @@ export class Answer {
       made.arguments += one.function?.arguments ?? "";
     }
     this.on.change();
+  }
+
+  // Tokens, tokens a second after the first, and the wait for that one; an answer that came in parts has only tokens.
+  facts(tokens) {
+    const { sentAt, firstAt, resumed, message } = this.run;
+    const facts = [`${tokens} tokens`];
+    const took = (Date.now() - firstAt) / 1000;
+    if (!resumed && tokens > 1 && took > SHORTEST_S) {
+      const rate = (tokens - 1) / took;
+      facts.push(`${rate.toFixed(rate < 10 ? 1 : 0)} tokens/s`, `first after ${((firstAt - sentAt) / 1000).toFixed(1)} s`);
+    }
+    if (message.cut) facts.push("cut off: that was the longest answer allowed");
+    return facts.join(" · ");
   }
 
   // The stream is kept no longer: the session has the answer if it was finished.

@@ -1,6 +1,10 @@
 // The chat page: joins conversation, answers, sessions and settings.
 import { json } from "./api.js";
 import { Answer } from "./answer.js";
+import * as versions from "./chat/branches.js";
+import { drawing } from "./chat/drawing.js";
+import * as menu from "./chat/menu.js";
+import { loadModels } from "./chat/models.js";
 import { AnswerTurn, element, userTurn } from "./messages.js";
 import * as sessions from "./sessions.js";
 import { onSaved, openSettings, sampling } from "./settings.js";
@@ -8,14 +12,14 @@ import * as store from "./store.js";
 
 const at = (id) => document.getElementById(id);
 const [list, scroll, text, live, model, trouble] = ["messages", "scroll", "composer-text", "live", "model", "trouble"].map(at);
-const STARTERS = ["My name is Ada.", "Tell me about yourself.", "What can I ask you?"];
 const newId = () => `chat-${crypto.getRandomValues(new Uint32Array(3)).reduce((all, one) => all + one.toString(16).padStart(8, "0"), "")}`;
 
 let talk = store.chat.read() ?? { sessionId: newId(), messages: [] };
 const answering = new Map(); // answers that are being written, by session; only that of the open conversation is shown
 const running = () => answering.get(talk.sessionId) ?? null;
 
-function keep() { store.chat.write(talk); }
+const keepVersions = (its) => store.branches.write(its.sessionId, versions.hasVersions(its.messages) ? its : null);
+function keep() { store.chat.write(talk); keepVersions(talk); }
 function tell(words, kind = "bad", button = null) {
   trouble.hidden = !words;
   trouble.dataset.kind = kind;
@@ -52,7 +56,9 @@ function showPlace(group) {
 
 const showSessions = () => sessions.show(talk.sessionId, new Set(answering.keys()), {
   open: openSession,
-  removed: (id) => { answering.get(id)?.answer.stop(); if (id === talk.sessionId) startChat(); showSessions(); },
+  leaves: async (id) => { if (answering.has(id)) await stop(answering.get(id)); },
+  removed: (ids) => { if (ids.includes(talk.sessionId)) startChat(); else showSessions(); },
+  failed: fail,
 });
 
 // Another conversation is opened; the answer of this one goes on meanwhile.
@@ -60,7 +66,7 @@ function change(other, group = "") {
   const one = running();
   if (one) hide(one);
   talk = other;
-  keep(); tell(""); draw(); showPlace(group); closeMenu(); toEnd(); showSessions(); text.focus();
+  keep(); tell(""); draw(); showPlace(group); menu.close(); toEnd(); showSessions(); text.focus();
 }
 
 async function openSession(id) {
@@ -70,7 +76,8 @@ async function openSession(id) {
     const found = await json(`/v1/sessions/${encodeURIComponent(id)}?messages=true`);
     const system = found.messages.find((one) => one.role === "system");
     const messages = found.messages.filter((one) => ["user", "assistant"].includes(one.role));
-    change({ sessionId: id, system: system?.content, messages }, found.last_group);
+    const kept = store.branches.of(id); // with its other versions, unless the conversation went on elsewhere
+    change(kept && versions.holds(kept.messages, messages) ? kept : { sessionId: id, system: system?.content, messages }, found.last_group);
   } catch (error) { fail(error); }
 }
 
@@ -86,8 +93,7 @@ function fail(error) {
   } else tell("The gateway does not answer. Is it running?", "bad", button("Try again", () => { tell(""); load(); }));
 }
 
-async function stop() {
-  const one = running();
+async function stop(one = running()) {
   await one?.answer.stop();
   await one?.ended;
 }
@@ -101,13 +107,13 @@ function ask() {
   begin();
 }
 
-function begin() {
+function begin(fork) {
   const system = talk.system ?? store.settings.read().system;
   const said = talk.messages.map(({ role, content }) => ({ role, content }));
   const messages = [...(system ? [{ role: "system", content: system }] : []), ...said];
   const body = { model: model.value, messages, stream: true, stream_options: { include_usage: true }, ...sampling() };
   keep(); draw();
-  follow({ sessionId: talk.sessionId, body, streamId: "", lastId: "", message: { role: "assistant", content: "" } });
+  follow({ sessionId: talk.sessionId, body, streamId: "", lastId: "", message: { role: "assistant", content: "", ...(fork && { fork }) } });
   toEnd();
 }
 
@@ -123,6 +129,7 @@ function follow(run, its = talk) {
   answering.set(its.sessionId, one);
   if (its === talk) { tell(""); show(one); }
   one.ended = end(one);
+  sessions.redraw(talk.sessionId, new Set(answering.keys()));
   buttons();
 }
 
@@ -154,9 +161,11 @@ async function end(one) {
   if (outcome.ended === "stopped") message.broke = "Stopped";
   if (outcome.ended === "broke") message.broke = `The answer broke off: ${outcome.why}`;
   const refused = outcome.ended === "refused" && !message.content && !message.reasoning && !message.calls;
-  if (refused) takeBack(its); else its.messages.push(message);
+  if (refused) takeBack(its, message.fork); else its.messages.push(message);
+  keepVersions(its);
   // what the cluster has not stored is kept here
-  store.unsaved.write(its.sessionId, outcome.ended === "done" || !its.messages.length ? null : its);
+  const stored = outcome.ended === "done" && !["not_stored", "conflict"].includes(run.stored);
+  store.unsaved.write(its.sessionId, stored || !its.messages.length ? null : its);
   if (turn) {
     const stay = nearEnd();
     if (refused) draw(); else turn.show(message, { broke: message.broke });
@@ -169,40 +178,22 @@ async function end(one) {
   showSessions();
 }
 
-// A message that was refused is not part of the conversation: it goes back to where it was written.
-function takeBack(its) {
-  const { content } = its.messages.pop();
+// A message that was refused is not part of the conversation: it goes back to where it was written, and the
+// version before it is open again.
+function takeBack(its, again) {
+  if (again) { its.messages = versions.back(its.messages, again); return; }
+  const { content, fork } = its.messages.pop();
   if (its === talk && !text.value) text.value = content;
+  if (fork) its.messages = versions.back(its.messages, fork);
   if (!its.messages.length) store.titles.write(its.sessionId, "");
-}
-
-// Draws at most once in a frame, and seldomer where drawing takes long. `draw` returns whether it showed
-// anything of the answer: what comes first waits for the next frame only, however long an empty turn took.
-function drawing(draw) {
-  let asked = false, over = false, rest = 0;
-  const frame = () => {
-    asked = false;
-    if (over) return;
-    const began = performance.now();
-    const shown = draw();
-    rest = shown ? performance.now() - began : 0;
-  };
-  return {
-    ask() {
-      if (asked) return;
-      asked = true;
-      if (rest > 8) setTimeout(() => requestAnimationFrame(frame), 4 * rest);
-      else requestAnimationFrame(frame);
-    },
-    end() { over = true; },
-  };
 }
 
 function edit(turn, index) {
   const box = element("textarea", { value: talk.messages[index].content, ariaLabel: "Edit the message" });
   const save = () => {
     if (!box.value.trim()) return;
-    talk.messages = [...talk.messages.slice(0, index), { role: "user", content: box.value.trim() }];
+    const { before, fork } = versions.branch(talk.messages, index);
+    talk.messages = [...before, { role: "user", content: box.value.trim(), fork }];
     begin();
   };
   const send = Object.assign(button("Send", save), { className: "button primary" });
@@ -220,11 +211,25 @@ list.addEventListener("click", async (event) => {
   const turn = pressed?.closest(".turn");
   if (!turn) return;
   const index = Number(turn.dataset.index), act = pressed.dataset.act;
-  if (act === "copy-code") await copy(pressed, pressed.parentElement.querySelector("code").textContent);
+  if (act === "copy-code") await copy(pressed, pressed.closest(".code").querySelector("pre").textContent);
   else if (act === "copy") await copy(pressed, talk.messages[index]?.content ?? "");
   else if (act === "edit") { await stop(); edit(list.children[index], index); }
-  else if (act === "again") { await stop(); talk.messages = talk.messages.slice(0, index); begin(); }
+  else if (act === "older" || act === "newer") await openVersion(index, act === "older" ? -1 : 1);
+  else if (act === "again") {
+    await stop();
+    const { before, fork } = versions.branch(talk.messages, index);
+    talk.messages = before;
+    begin(fork);
+  }
 });
+
+async function openVersion(index, step) {
+  await stop();
+  const { fork } = talk.messages[index];
+  talk.messages = versions.open(talk.messages, index, fork.at + step);
+  keep(); draw();
+  list.children[index].querySelector(`[data-act="${step < 0 ? "older" : "newer"}"]`).focus();
+}
 
 async function copy(pressed, content) {
   const before = pressed.textContent;
@@ -232,22 +237,9 @@ async function copy(pressed, content) {
   setTimeout(() => { pressed.textContent = before; }, 1200);
 }
 
-function closeMenu() {
-  delete at("sidebar").dataset.open;
-  at("shade").hidden = true;
-  at("menu").setAttribute("aria-expanded", "false");
-}
-
-at("menu").addEventListener("click", () => {
-  at("sidebar").dataset.open = "";
-  at("shade").hidden = false;
-  at("menu").setAttribute("aria-expanded", "true");
-  at("new-chat").focus();
-});
-at("shade").addEventListener("click", closeMenu);
 at("new-chat").addEventListener("click", startChat);
 at("open-settings").addEventListener("click", () => openSettings());
-at("stop").addEventListener("click", stop);
+at("stop").addEventListener("click", () => stop());
 at("composer").addEventListener("submit", (event) => { event.preventDefault(); ask(); });
 text.addEventListener("input", buttons);
 text.addEventListener("keydown", (event) => {
@@ -255,37 +247,16 @@ text.addEventListener("keydown", (event) => {
 });
 addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || at("settings").open) return;
-  if ("open" in at("sidebar").dataset) { closeMenu(); at("menu").focus(); } else stop();
+  if (menu.isOpen()) { menu.close(); at("menu").focus(); } else stop();
 });
-model.addEventListener("change", () => store.settings.write({ ...store.settings.read(), model: model.value }));
-at("starters").append(...STARTERS.map((words) => element("li", {}, element("button", {
-  type: "button", textContent: words, onclick: () => { text.value = words; ask(); },
-}))));
+at("starters").addEventListener("click", ({ target }) => {
+  if (target.closest("button")) { text.value = target.closest("button").textContent; ask(); }
+});
 onSaved(() => { tell(""); load(); });
-
-// A model that a host loads and puts to sleep has a state; the others are ready.
-const nameOf = ({ id, status }) => (status && status.phase !== "ready" ? `${id} (${status.phase})` : id);
-const STATES_MS = 3000;
-let looks = 0;
-
-async function showStates() {
-  if (!document.hidden) {
-    try {
-      const found = new Map((await json("/v1/models")).data.map((one) => [one.id, one]));
-      for (const option of model.options) if (found.has(option.value)) option.textContent = nameOf(found.get(option.value));
-    } catch { /* the next question may be answered */ }
-  }
-  looks = setTimeout(showStates, STATES_MS);
-}
 
 async function load() {
   try {
-    const models = (await json("/v1/models")).data, names = models.map((one) => one.id);
-    model.replaceChildren(...models.map((one) => element("option", { value: one.id, textContent: nameOf(one) })));
-    const chosen = store.settings.read().model;
-    if (names.includes(chosen)) model.value = chosen;
-    clearTimeout(looks);
-    if (models.some((one) => one.status)) looks = setTimeout(showStates, STATES_MS);
+    const names = await loadModels();
     if (!names.length) tell("No group serves a model yet.", "wait", button("Look again", () => { tell(""); load(); }));
     showSessions();
   } catch (error) { fail(error); }
@@ -294,7 +265,7 @@ async function load() {
 draw();
 for (const left of store.runs.all()) {
   const said = left.body.messages.filter((one) => one.role !== "system");
-  follow(left, left.sessionId === talk.sessionId ? talk : { sessionId: left.sessionId, messages: said });
+  follow(left, left.sessionId === talk.sessionId ? talk : store.branches.of(left.sessionId) ?? { sessionId: left.sessionId, messages: said });
 }
 toEnd();
 load();

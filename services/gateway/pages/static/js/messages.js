@@ -13,13 +13,28 @@ const act = (name, label) => {
   return button;
 };
 
+// Which of a message's versions is shown, with the ways to the others.
+function versions(message) {
+  const node = element("span", { className: "versions", hidden: true }, act("older", "‹"), element("span"), act("newer", "›"));
+  const [older, words, newer] = node.children;
+  [older.ariaLabel, newer.ariaLabel] = ["Earlier version", "Later version"];
+  const show = ({ fork }) => {
+    node.hidden = !fork;
+    if (!fork) return;
+    words.textContent = `${fork.at + 1} of ${fork.tails.length}`;
+    [older.disabled, newer.disabled] = [fork.at === 0, fork.at === fork.tails.length - 1];
+  };
+  show(message);
+  return { node, show };
+}
+
 export function userTurn(message, index) {
   const turn = element("li", { className: "turn user" });
   turn.dataset.index = index;
   turn.append(
     element("span", { className: "sr", textContent: "You:" }),
     element("div", { className: "body", textContent: message.content }),
-    element("div", { className: "acts" }, act("edit", "Edit"), act("copy", "Copy")),
+    element("div", { className: "acts" }, versions(message).node, act("edit", "Edit"), act("copy", "Copy")),
   );
   return turn;
 }
@@ -32,9 +47,10 @@ export class AnswerTurn {
     this.calls = element("div");
     this.broke = element("p", { className: "broke", hidden: true });
     this.meta = element("span", { className: "meta" });
+    this.versions = versions({});
     this.node = element("li", { className: "turn assistant" },
       element("span", { className: "sr", textContent: "Assistant:" }), this.thinking.node, this.body, this.calls, this.broke,
-      element("div", { className: "acts" }, act("copy", "Copy"), act("again", "Regenerate"), this.meta));
+      element("div", { className: "acts" }, this.versions.node, act("copy", "Copy"), act("again", "Regenerate"), this.meta));
     this.node.dataset.index = index;
     this.drawn = null;
   }
@@ -56,6 +72,7 @@ export class AnswerTurn {
     this.broke.hidden = !broke;
     this.broke.textContent = broke;
     this.meta.textContent = message.meta ?? "";
+    this.versions.show(busy ? {} : message);
   }
 }
 

@@ -43,15 +43,21 @@ export const runs = {
 };
 
 // Conversations whose last answer was stopped or broke off: the cluster stores whole turns only.
-export const unsaved = {
-  all: () => Object.values(get(local, "ryz.unsaved") ?? {}),
-  of: (id) => (get(local, "ryz.unsaved") ?? {})[id],
-  write(id, value) {
-    const { [id]: _, ...others } = get(local, "ryz.unsaved") ?? {};
-    const kept = Object.entries(others).slice(-(MOST_UNSAVED - 1));
-    set(local, "ryz.unsaved", Object.fromEntries(value ? [...kept, [id, value]] : kept));
-  },
-};
+export const unsaved = newest("ryz.unsaved", MOST_UNSAVED);
+// Conversations with more than one version of a message: the cluster stores one of them.
+export const branches = newest("ryz.branches", MOST_UNSAVED);
+
+function newest(name, most) {
+  return {
+    all: () => Object.values(get(local, name) ?? {}),
+    of: (id) => (get(local, name) ?? {})[id],
+    write(id, value) {
+      const { [id]: _, ...others } = get(local, name) ?? {};
+      const kept = Object.entries(others).slice(-(most - 1));
+      set(local, name, Object.fromEntries(value ? [...kept, [id, value]] : kept));
+    },
+  };
+}
 
 export const titles = {
   of: (id) => (get(local, "ryz.titles") ?? {})[id],

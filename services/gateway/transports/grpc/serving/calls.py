@@ -29,7 +29,7 @@ def _parsed(kind: type[Message], data: bytes) -> Message:
         raise InvalidRequest(f"the message is no {kind.DESCRIPTOR.full_name}") from None
 
 
-class CallFrame:
+class CallWrapper:
     """Wraps handlers of calls.
 
     Args:

@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import add_ServerReflectionServ
 from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from services.gateway.transports.grpc.protocol.message_classes import POOL
 from services.gateway.transports.grpc.serving.call_failures import unimplemented
-from services.gateway.transports.grpc.serving.calls import CallFrame, Unary
+from services.gateway.transports.grpc.serving.calls import CallWrapper, Unary
 from services.gateway.transports.grpc.serving.context import Context
 from services.gateway.transports.grpc.serving.health_service import HEALTH, HealthService
 from services.gateway.transports.grpc.serving.key_check import Handler
@@ -51,7 +51,7 @@ def needs_key(method: str) -> bool:
 
 def add_services(server: grpc.aio.Server, parts: GrpcParts) -> None:
     """Adds the inference service, health checks and reflection."""
-    frame, calls = CallFrame(parts.metrics, parts.calls), ServerCalls(parts)
+    frame, calls = CallWrapper(parts.metrics, parts.calls), ServerCalls(parts)
     single = SingleInference(parts)
     unary: dict[str, tuple[Unary, type[Message]]] = {
         "ServerLive": (calls.server_live, pb.ServerLiveRequest),

@@ -35,13 +35,13 @@ class _OpenCall:
         self.task: asyncio.Task[Any] = task
 
     def begin_request(self) -> None:
-        """See `Holder`."""
+        """See `SlotHolder`."""
 
     def end_request(self) -> None:
-        """See `Holder`."""
+        """See `SlotHolder`."""
 
     def evict(self, reason: str) -> None:
-        """See `Holder`."""
+        """See `SlotHolder`."""
         self.was_evicted = True
         self.task.cancel()
 

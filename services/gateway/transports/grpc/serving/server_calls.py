@@ -1,7 +1,6 @@
 """Answers the calls that tell about the server and its models."""
 
-from services.gateway.admission.identity.identity import Identity
-from services.gateway.admission.identity.scopes import check_scopes
+from services.gateway.admission.identity.identity import Identity, check_scopes
 from services.gateway.served_models import ServedModel
 from services.gateway.transports.grpc.protocol import inference_pb2 as pb
 from services.gateway.transports.grpc.serving.call_metadata import headers_of, peer_address

@@ -10,7 +10,7 @@ from services.gateway.admission.answer_headers import REPLAYED
 from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.admission.request_headers import SESSION_HEADERS
 from services.gateway.answering.direct_calls import DirectCall
-from services.gateway.answering.events.source import DONE
+from services.gateway.answering.events.ports import DONE
 from services.gateway.answering.formatted_answer import CallAnswer
 from services.gateway.transports.grpc.protocol.inference_pb2 import ModelInferRequest, ModelInferResponse
 from services.gateway.transports.grpc.serving.call_failures import CUT, failure_of_call

@@ -58,6 +58,7 @@ class AnswerPart(msgspec.Struct):
     choices: list[AnswerChoice] = []
     usage: AnswerUsage | None = None
     session_id: str = ""
+    resumed: str = ""
     prompt_token_ids: msgspec.Raw = _NOTHING
     model: str = ""
     error: dict[str, Any] | None = None
@@ -74,7 +75,7 @@ class ResponseMaker:
     def __init__(self, call: InferenceCall, parameters: Mapping[str, str]) -> None:
         self._call = call
         self._parameters = parameters
-        self._session_id = ""
+        self._session_id = self._resumed = ""
         self._model = call.model
         self._finish_reasons: dict[int, str] = {}
         self._usage = AnswerUsage()
@@ -86,7 +87,7 @@ class ResponseMaker:
             answer: The body of the route's answer.
             last: More parameters of a response on a stream; None: it is not sent on one.
         """
-        self._session_id = answer.session_id
+        self._session_id, self._resumed = answer.session_id, answer.resumed
         self._model = answer.model or self._model
         self._usage = answer.usage or self._usage
         choices = answer.choices
@@ -102,6 +103,7 @@ class ResponseMaker:
     def parts(self, event: AnswerPart) -> list[ModelInferResponse]:
         """The responses for an event of a streamed answer; none if it has no text."""
         self._session_id = event.session_id or self._session_id
+        self._resumed = event.resumed or self._resumed
         self._model = event.model or self._model
         self._usage = event.usage or self._usage
         found = []
@@ -163,6 +165,8 @@ class ResponseMaker:
             response.parameters[name].string_param = value
         if self._session_id:
             response.parameters["session_id"].string_param = self._session_id
+        if self._resumed and (final or not call.stream):
+            response.parameters["resumed"].string_param = self._resumed
         return response
 
 

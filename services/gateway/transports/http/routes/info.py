@@ -11,8 +11,7 @@ from prometheus_client import CollectorRegistry
 
 from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.admission.identity.identities import Identities
-from services.gateway.admission.identity.identity import Identity
-from services.gateway.admission.identity.scopes import check_scopes
+from services.gateway.admission.identity.identity import Identity, check_scopes
 from services.gateway.readiness import Readiness
 from services.gateway.served_models import ServedModels
 from services.gateway.settings import GatewaySettings

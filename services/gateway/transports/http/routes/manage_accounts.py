@@ -160,63 +160,81 @@ class AccountRoutes:
         return 200, {"object": "list", "entries": [entry_form(one) for one in entries]}
 
 
+# What the API's document says of each route; `AccountRoutes` answers them all.
+
+
+async def list_tenants() -> None:
+    """All tenants."""
+
+
+async def create_tenant() -> None:
+    """Makes a tenant."""
+
+
+async def show_tenant(tenant: str) -> None:
+    """A tenant."""
+
+
+async def change_tenant(tenant: str) -> None:
+    """Changes a tenant; what is not given stays as it is."""
+
+
+async def delete_tenant(tenant: str, with_keys: bool = False) -> None:
+    """Removes a tenant; with `with_keys` also its keys."""
+
+
+async def list_keys(tenant: str = "") -> None:
+    """All keys, or those of a tenant; of each the part that may be shown."""
+
+
+async def create_key() -> None:
+    """Makes a key or a bus user; the answer has its text or password, and nothing else ever has."""
+
+
+async def require_keys() -> None:
+    """Closes the API to requests without a key, or opens it again."""
+
+
+async def show_key(key: str) -> None:
+    """A key by its id, or a bus user by its name."""
+
+
+async def change_key(key: str) -> None:
+    """Changes what a key may be used for; what is not given stays as it is."""
+
+
+async def revoke_key(key: str, end_streams: bool = False) -> None:
+    """Ends a key at once, everywhere; with `end_streams` also its answers under way."""
+
+
+async def rotate_key(key: str) -> None:
+    """Makes another key with the same scopes and limits; the old one ends after the overlap.
+
+    A bus user gets another password, and the old one ends at once.
+    """
+
+
+async def list_prices() -> None:
+    """The prices of models."""
+
+
+async def set_price(model: str) -> None:
+    """Sets prices of a model."""
+
+
+async def remove_price(model: str) -> None:
+    """Removes the prices of a model."""
+
+
+async def list_audit(
+    before: Annotated[int, Query(ge=0, description="Entries with smaller numbers; 0: the newest.")] = 0,
+    count: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 100,
+) -> None:
+    """Who changed which tenant, key or price, the newest first."""
+
+
 def add_manage_accounts(app: FastAPI, context: GatewayContext, operators: Operators) -> None:
     """Adds the routes."""
-
-    async def list_tenants() -> None:
-        """All tenants."""
-
-    async def create_tenant() -> None:
-        """Makes a tenant."""
-
-    async def show_tenant(tenant: str) -> None:
-        """A tenant."""
-
-    async def change_tenant(tenant: str) -> None:
-        """Changes a tenant; what is not given stays as it is."""
-
-    async def delete_tenant(tenant: str, with_keys: bool = False) -> None:
-        """Removes a tenant; with `with_keys` also its keys."""
-
-    async def list_keys(tenant: str = "") -> None:
-        """All keys, or those of a tenant; of each the part that may be shown."""
-
-    async def create_key() -> None:
-        """Makes a key or a bus user; the answer has its text or password, and nothing else ever has."""
-
-    async def require_keys() -> None:
-        """Closes the API to requests without a key, or opens it again."""
-
-    async def show_key(key: str) -> None:
-        """A key by its id, or a bus user by its name."""
-
-    async def change_key(key: str) -> None:
-        """Changes what a key may be used for; what is not given stays as it is."""
-
-    async def revoke_key(key: str, end_streams: bool = False) -> None:
-        """Ends a key at once, everywhere; with `end_streams` also its answers under way."""
-
-    async def rotate_key(key: str) -> None:
-        """Makes another key with the same scopes and limits; the old one ends after the overlap.
-
-        A bus user gets another password, and the old one ends at once.
-        """
-
-    async def list_prices() -> None:
-        """The prices of models."""
-
-    async def set_price(model: str) -> None:
-        """Sets prices of a model."""
-
-    async def remove_price(model: str) -> None:
-        """Removes the prices of a model."""
-
-    async def list_audit(
-        before: Annotated[int, Query(ge=0, description="Entries with smaller numbers; 0: the newest.")] = 0,
-        count: Annotated[int, Query(ge=1, le=MAX_ENTRIES)] = 100,
-    ) -> None:
-        """Who changed which tenant, key or price, the newest first."""
-
     direct = HttpRoute(PREFIX, context, AccountRoutes(context, operators).serve_request)
     of_tenants, of_keys, of_prices = f"{PREFIX}/tenants", f"{PREFIX}/keys", f"{PREFIX}/prices"
     made: list[tuple[str, str, Callable[..., Any], type[BaseModel] | None]] = [
@@ -252,15 +270,8 @@ def add_manage_accounts(app: FastAPI, context: GatewayContext, operators: Operat
         )
 
 
-ACCOUNT_BODIES: list[type[BaseModel]] = [
-    NewTenantBody,
-    TenantBody,
-    NewKeyBody,
-    KeyBody,
-    KeysRuleBody,
-    RotateBody,
-    PriceBody,
-]
+_OF_KEYS: list[type[BaseModel]] = [NewKeyBody, KeyBody, KeysRuleBody, RotateBody]
+ACCOUNT_BODIES: list[type[BaseModel]] = [NewTenantBody, TenantBody, *_OF_KEYS, PriceBody]
 
 
 def _tenant(record: object) -> Form:

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from services.gateway.admission.bodies.large import is_large
 from services.gateway.admission.bodies.reader import BodyLimit, discard_body
 from services.gateway.answering.context import GatewayContext
-from services.gateway.formats.fields.body_parser import check_content_type, parse_body
+from services.gateway.formats.fields.body_format import check_content_type, parse_body
 from services.gateway.resources.sessions import exported_file
 from services.gateway.resources.sessions.schema import (
     MovedSession,
@@ -27,7 +27,7 @@ from services.gateway.resources.sessions.schema import (
 )
 from services.gateway.resources.sessions.tenants import (
     PREFIX,
-    Asker,
+    SessionsCaller,
     TenantSessions,
     check_session_id,
     now_in_ms,
@@ -84,9 +84,10 @@ class SessionRoutes:
         request: Request,
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 100,
         cursor: Annotated[str, Query(max_length=1024, description="`next_cursor` of the page before.")] = "",
+        spare: Annotated[bool, Query(description="With those of single calls that named none.")] = True,
     ) -> SessionListing:
         """The tenant's sessions, newest first. One with a turn meanwhile may come twice or not at all."""
-        page = await self._admin.page(self._tenant(request), limit=limit, cursor=cursor)
+        page = await self._admin.page(self._tenant(request), limit=limit, cursor=cursor, spare=spare)
         now_ms = now_in_ms()
         data = [session_object(summary, now_ms) for summary in page.sessions]
         return SessionListing(data=data, has_more=bool(page.cursor), next_cursor=page.cursor or None)
@@ -206,8 +207,8 @@ def body_limit(settings: GatewaySettings) -> BodyLimit:
     return BodyLimit(num_bytes, "four times RYZ_SESSION_MAX_BYTES", "session_size")
 
 
-def _asker(request: Request) -> Asker:
-    asker: Asker = request.state.asker
+def _asker(request: Request) -> SessionsCaller:
+    asker: SessionsCaller = request.state.asker
     return asker
 
 

@@ -7,7 +7,7 @@ import msgspec
 
 from services.gateway.admission.errors.refusals import HttpRefusal
 from services.gateway.answering.context import GatewayContext
-from services.gateway.answering.events.source import DONE
+from services.gateway.answering.events.ports import DONE
 from services.gateway.answering.resumption.event_ids import UNNUMBERED
 from services.gateway.formats.responses.format import RESPONSE_ID
 from services.gateway.formats.responses.replay import replayed

@@ -2,13 +2,35 @@
 
 The others stand still for that step, and never for two in a row: their tokens come at most a step later.
 Pure.
+
+`PartiesSeen`: remembers whether several parties use the engine: steps with prompts are short then. Pure.
 """
 
 from collections.abc import Sequence as Many
 
-from services.worker.domain.scheduling.admission import Admission
+from services.worker.domain.scheduling.admission import SequenceAdmission
 from services.worker.domain.scheduling.fairness.fair_shares import FairShares
 from services.worker.domain.scheduling.sequence import Sequence
+
+SEEN_S = 1.0  # how long after its last sequence another party is expected to come back
+
+
+class PartiesSeen:
+    """When several parties were seen last, in a step with prompts."""
+
+    def __init__(self) -> None:
+        self._seen_at = -SEEN_S
+
+    def were_several(self, now: float) -> bool:
+        """Returns whether there were several a moment ago; `now`: monotonic seconds."""
+        return now - self._seen_at < SEEN_S
+
+    def see(self, running: Many[Sequence], now: float) -> bool:
+        """Looks at the sequences that run; returns whether several parties use the engine or did."""
+        first = running[0].party if running else ""
+        if any(sequence.party != first for sequence in running):
+            self._seen_at = now
+        return self.were_several(now)
 
 
 class LightPrompts:
@@ -23,7 +45,7 @@ class LightPrompts:
         went_alone: Whether some did in the step that was planned last.
     """
 
-    def __init__(self, fair: FairShares, admission: Admission, token_budget: int) -> None:
+    def __init__(self, fair: FairShares, admission: SequenceAdmission, token_budget: int) -> None:
         self.went_alone = False
         self._fair = fair
         self._admission = admission

@@ -97,7 +97,7 @@ using namespace ryz;
 extern "C" {
 
 const LayoutEntry* ryz_layout() { return LAYOUT; }
-int ryz_avx512() { return RYZ_AVX512; }
+const char* ryz_target() { return RYZ_AVX512 ? "avx512" : RYZ_AVXVNNI ? "avxvnni" : "avx2"; }
 int ryz_panel() { return PANEL; }
 // Whether bf16 is multiplied by the processor's own instruction; `wanted` < 0 leaves it as it is.
 int ryz_bf16_instruction(int wanted) {

@@ -9,8 +9,14 @@
 
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__) && defined(__AVX512VNNI__)
 #define RYZ_AVX512 1
+#define RYZ_AVXVNNI 0
 #elif defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
 #define RYZ_AVX512 0
+#ifdef __AVXVNNI__
+#define RYZ_AVXVNNI 1 // sums of four products of bytes in one instruction, on registers of AVX2
+#else
+#define RYZ_AVXVNNI 0
+#endif
 #else
 #error "needs AVX2 with FMA and F16C, or AVX-512 with VNNI"
 #endif

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from services.worker.guests.port import Ability
 from services.worker.guests.remote.options import RemoteOptions
+from services.worker.guests.remote.probing.form_probe import FormProbe
 from services.worker.guests.remote.probing.sampling_probe import SamplingProbe
 from services.worker.guests.remote.probing.server_facts import ServerFacts
 from services.worker.guests.remote.probing.small_answers import GREEDY, SmallAnswers
@@ -161,6 +162,8 @@ class AbilityProbe:
         sampling = SamplingProbe(self._answers, dialect, self._facts.kind, self._tokenizer)
         fields = None if not isinstance(dialect, OpenAIDialect) else dialect.fields
         abilities |= await sampling.run(takes_ids, fields)
+        dialect, forms = await FormProbe(self._answers, prompt).run(dialect)
+        abilities |= forms
         if self._facts.adapters:
             abilities.add("adapters")
         return Probed(dialect, prompts, frozenset(abilities))

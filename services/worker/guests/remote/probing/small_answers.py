@@ -8,6 +8,7 @@ from services.worker.guests.remote.wire.dialect import Ask, Dialect
 from services.worker.guests.remote.wire.event_reader import EventReader
 from services.worker.guests.remote.wire.remote_http import RemoteHttp
 from services.worker.guests.remote.wire.server_error import ServerError
+from services.worker.rank_protocol.demanded_form import DemandedForm
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 
 _MAX_EVENT = 1024 * 1024
@@ -58,13 +59,21 @@ class SmallAnswers:
         max_tokens: int = 1,
         sampling: EngineSampling = GREEDY,
         seed: int | None = None,
+        form: DemandedForm | None = None,
     ) -> SmallAnswer:
         """Return the answer to a prompt.
 
         Raises:
             ServerError: There is none; `status` is that of a refusal.
         """
-        ask = Ask(model=self._model, prompt=prompt, max_tokens=max_tokens, sampling=sampling, seed=seed)
+        ask = Ask(
+            model=self._model,
+            prompt=prompt,
+            max_tokens=max_tokens,
+            sampling=sampling,
+            seed=seed,
+            form=form,
+        )
         async with self._turns:
             try:
                 async with asyncio.timeout(self._timeout_s):

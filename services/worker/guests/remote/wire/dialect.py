@@ -6,6 +6,7 @@ from typing import Protocol
 
 from services.worker.guests.port import FinishedBy
 from services.worker.guests.remote.wire.event_reader import Event
+from services.worker.rank_protocol.demanded_form import DemandedForm
 from services.worker.rank_protocol.engine_sampling import EngineSampling
 from services.worker.rank_protocol.plan import Alternative
 
@@ -16,6 +17,7 @@ class Ask:
 
     Attributes:
         seed: None: none is sent.
+        form: That the answer must have; None: it is free.
     """
 
     model: str
@@ -23,6 +25,7 @@ class Ask:
     max_tokens: int
     sampling: EngineSampling
     seed: int | None = None
+    form: DemandedForm | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from services.worker.guests.port import FinishedBy
 from services.worker.guests.remote.wire.dialect import Ask, Piece, TokenLogprob
 from services.worker.guests.remote.wire.event_reader import Event
 from services.worker.guests.remote.wire.json_events import read_json
+from services.worker.guests.remote.wire.native_forms import form_fields
 from services.worker.guests.remote.wire.server_error import ServerError
 from services.worker.rank_protocol.plan import Alternative
 
@@ -49,13 +50,21 @@ class NativeDialect:
     Args:
         context_length: Of a sequence; the repetition penalty looks at so many tokens, which is all of them.
         report: Makes the failure that an error object of the server reports.
+        by_lark: It was built with llguidance, and follows forms in Lark.
     """
 
     path = "/completion"
 
-    def __init__(self, context_length: int, report: Callable[[object], ServerError]) -> None:
+    def __init__(
+        self, context_length: int, report: Callable[[object], ServerError], *, by_lark: bool = False
+    ) -> None:
         self._context_length = context_length
         self._report = report
+        self._by_lark = by_lark
+
+    def with_lark(self) -> "NativeDialect":
+        """Returns the same dialect for a server that was built with llguidance."""
+        return NativeDialect(self._context_length, self._report, by_lark=True)
 
     def body(self, ask: Ask) -> dict[str, object]:
         """See `Dialect`."""
@@ -82,6 +91,8 @@ class NativeDialect:
             body["logit_bias"] = [[token_id, bias] for token_id, bias in sampling.logit_bias.items()]
         if sampling.logprobs >= 0:
             body["n_probs"] = max(1, sampling.logprobs)
+        if ask.form is not None:
+            body |= form_fields(ask.form, by_lark=self._by_lark)
         return body
 
     def read(self, event: Event) -> Piece:

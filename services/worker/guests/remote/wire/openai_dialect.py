@@ -14,6 +14,7 @@ from services.worker.guests.remote.wire.dialect import Ask, Piece, TokenLogprob
 from services.worker.guests.remote.wire.event_reader import Event
 from services.worker.guests.remote.wire.json_events import read_json
 from services.worker.guests.remote.wire.server_error import ServerError
+from services.worker.rank_protocol.demanded_form import DemandedForm
 from services.worker.rank_protocol.plan import Alternative
 
 _DONE = b"[DONE]"
@@ -36,6 +37,11 @@ FIELDS: Final[Mapping[str, Callable[[Ask, int], object]]] = {
     "add_special_tokens": lambda ask, _: False if isinstance(ask.prompt, str) else None,
     "return_token_ids": lambda ask, _: True,
     "stream_options": lambda ask, _: {"include_usage": True, "continuous_usage_stats": True},
+}
+# how vLLM takes the form of an answer, newer releases first
+FORM_FIELDS: Final[Mapping[str, Callable[[DemandedForm], object]]] = {
+    "structured_outputs": lambda form: {"grammar": form.lark},
+    "guided_grammar": lambda form: form.lark,
 }
 
 
@@ -75,6 +81,7 @@ class OpenAIDialect:
         no_top_k: The value of `top_k` that sets no limit.
         token_ids: The server brings token ids; they say all, and its text may lag behind them.
         report: Makes the failure that an error object of the server reports.
+        form_field: The one of `FORM_FIELDS` that it follows; empty: none.
     """
 
     path = "/v1/completions"
@@ -86,12 +93,24 @@ class OpenAIDialect:
         no_top_k: int,
         token_ids: bool,
         report: Callable[[object], ServerError],
+        form_field: str = "",
     ) -> None:
         self.fields = fields
+        self._form_field = form_field
         self._senders = [(name, make) for name, make in FIELDS.items() if name in fields]
         self._no_top_k = no_top_k
         self._token_ids = token_ids
         self._report = report
+
+    def with_form_field(self, name: str) -> "OpenAIDialect":
+        """Returns the same dialect for a server that takes forms of answers in this field."""
+        return OpenAIDialect(
+            fields=self.fields,
+            no_top_k=self._no_top_k,
+            token_ids=self._token_ids,
+            report=self._report,
+            form_field=name,
+        )
 
     def body(self, ask: Ask) -> dict[str, object]:
         """See `Dialect`."""
@@ -107,6 +126,8 @@ class OpenAIDialect:
             value = make(ask, self._no_top_k)
             if value is not None:
                 body[name] = value
+        if ask.form is not None and self._form_field:
+            body[self._form_field] = FORM_FIELDS[self._form_field](ask.form)
         return body
 
     def read(self, event: Event) -> Piece:

@@ -13,7 +13,6 @@ from .errors import RefusedError, one_line
 from .messages import (
     CloseSequence,
     EngineEnded,
-    EngineReady,
     FromLeader,
     Generated,
     OpenSequence,
@@ -34,7 +33,6 @@ class VllmChild:
         self._loop = asyncio.get_running_loop()
         self._vllm: Any = None  # `engine.py`, once vLLM has been imported
         self._engine: Any = None
-        self._adapters: dict[str, Any] = {}
         self._open: set[int] = set()
         self._parts: list[SequencePart] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -47,8 +45,10 @@ class VllmChild:
         if first is None:
             return
         try:
-            ready = self._start(decoder.decode(first))
+            self._start(decoder.decode(first))
             await self._vllm.warm_up(self._engine)
+            grammars = await self._vllm.follows_grammars(self._engine)
+            ready = self._vllm.ready_message(self._engine, grammars=grammars)
         except Exception as error:
             refused = isinstance(error, RefusedError)
             await self._send_last(EngineEnded(one_line(error), refused))
@@ -63,7 +63,7 @@ class VllmChild:
             await self._send_last(EngineEnded(f"the leader sent what is no message: {one_line(broken)}"))
         self._engine.shutdown()
 
-    def _start(self, order: FromLeader) -> EngineReady:
+    def _start(self, order: FromLeader) -> None:
         """Start vLLM; nothing else runs in this thread meanwhile."""
         if not isinstance(order, StartEngine):
             raise RefusedError(f"the first message must say what to start, got {type(order).__name__}")
@@ -71,9 +71,7 @@ class VllmChild:
             self._vllm = import_module(".engine", __package__)
         except ImportError as error:
             raise RefusedError(f"the Python of RYZ_VLLM_PYTHON cannot import vLLM: {error}") from error
-        self._engine, self._adapters = self._vllm.make_engine(order)
-        ready: EngineReady = self._vllm.ready_message(self._engine, self._adapters)
-        return ready
+        self._engine = self._vllm.make_engine(order)
 
     async def _take_orders(self, decoder: msgspec.msgpack.Decoder[FromLeader]) -> None:
         while (body := await read_frame(self._reader)) is not None:
@@ -94,16 +92,13 @@ class VllmChild:
     async def _generate(self, order: OpenSequence) -> None:
         seq_id, wanted = order.seq_id, order.sampling.get("logprobs", 0)
         try:
-            sampling = self._vllm.sampling_params(order.sampling)
-            lora = self._adapters[order.adapter] if order.adapter else None
+            sampling = self._vllm.sampling_params(order.sampling, order.grammar)
             prompt = self._vllm.prompt_of(order)
-            async with aclosing(
-                self._engine.generate(prompt, sampling, str(seq_id), lora_request=lora)
-            ) as outputs:
+            async with aclosing(self._engine.generate(prompt, sampling, str(seq_id))) as outputs:
                 async for output in outputs:
                     if seq_id not in self._open:  # closed before vLLM knew it: leaving the loop aborts it
                         return
-                    self._add(self._vllm.part_of(seq_id, output.outputs[0], wanted))
+                    self._add(self._vllm.part_of(seq_id, output, wanted))
         except Exception as error:
             if not self._engine.errored and seq_id in self._open:
                 self._add(SequencePart(seq_id, error=one_line(error)))

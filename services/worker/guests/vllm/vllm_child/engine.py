@@ -8,10 +8,10 @@ import math
 from typing import Any, NoReturn
 
 import vllm
+from transformers import AutoTokenizer
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.lora.request import LoRARequest
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 from vllm.usage.usage_lib import UsageContext
 from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
@@ -19,37 +19,55 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from .errors import RefusedError, one_line
 from .messages import EngineReady, OpenSequence, SequencePart, StartEngine
 
+_SHORT: dict[str, Any] = {"ignore_eos": True, "stop_token_ids": [], "min_tokens": 0, "max_tokens": 2}
+_PROBED = [7, 5]  # tokens
+_PROBE = "start: <[7]> <[5]>\n"
 
-def make_engine(order: StartEngine) -> tuple[Any, dict[str, Any]]:
-    """Return vLLM's engine, and its adapters by their names.
 
-    The leader tokenizes, so the engine gets no tokenizer: then it has no end of its own either, and a
-    sequence ends by the tokens that the leader names.
+def make_engine(order: StartEngine) -> Any:
+    """Return vLLM's engine.
+
+    The leader tokenizes, and a sequence ends by the tokens that the leader names. vLLM gets a tokenizer all
+    the same, for it follows no grammar without one; where it cannot load one, it has none.
 
     Raises:
         RefusedError: vLLM does not take the model with these arguments.
     """
     parser = FlexibleArgumentParser(prog="RYZ_VLLM_ARGS", add_help=False)
     AsyncEngineArgs.add_cli_args(parser)
-    parser.add_argument("--lora-modules", nargs="+", default=[])
     parser.error = _refuse
     given = parser.parse_args(order.arguments)
-    given.model, given.skip_tokenizer_init = order.model, True
+    given.model, given.skip_tokenizer_init = order.model, not _has_tokenizer(order.model)
     try:
-        adapters = {
-            name: LoRARequest(name, number, path)
-            for number, (name, _, path) in enumerate((one.partition("=") for one in given.lora_modules), 1)
-        }
         arguments = AsyncEngineArgs.from_cli_args(given)
         config = arguments.create_engine_config(UsageContext.ENGINE_CONTEXT)
     except (ValueError, OSError, NotImplementedError) as error:
         raise RefusedError(f"vLLM refuses: {one_line(error)}") from error
-    engine = AsyncLLM.from_vllm_config(
+    return AsyncLLM.from_vllm_config(
         config,
         usage_context=UsageContext.ENGINE_CONTEXT,
         disable_log_stats=arguments.disable_log_stats,
     )
-    return engine, adapters
+
+
+def _has_tokenizer(model: str) -> bool:
+    """Return True if vLLM can load the model's tokenizer; code of the model is not run for it."""
+    try:
+        AutoTokenizer.from_pretrained(model)
+    except Exception:  # the library raises what it meets
+        return False
+    return True
+
+
+async def follows_grammars(engine: Any) -> bool:
+    """Return True if vLLM gives the only answer that a grammar leaves."""
+    if engine.vllm_config.model_config.skip_tokenizer_init:
+        return False
+    try:
+        came = await _drain(engine, {**_SHORT, "temperature": 0.0, "top_p": 1.0}, "grammar", _PROBE)
+    except ValueError:  # refused by the backend of `--structured-outputs-config`
+        return False
+    return came == _PROBED
 
 
 async def warm_up(engine: Any) -> None:
@@ -57,30 +75,23 @@ async def warm_up(engine: Any) -> None:
 
     No answer to a ping comes meanwhile, so it belongs to the start.
     """
-    fields = {
-        "temperature": 1.0,
-        "top_p": 0.9,
-        "logprobs": 1,
-        "ignore_eos": True,
-        "stop_token_ids": [],
-        "min_tokens": 0,
-        "max_tokens": 2,
-    }
+    fields = {**_SHORT, "temperature": 1.0, "top_p": 0.9, "logprobs": 1}
     for count in (1, 2):
         await asyncio.gather(*(_drain(engine, fields, f"warm-up {count} {one}") for one in range(count)))
 
 
-async def _drain(engine: Any, fields: dict[str, Any], request_id: str) -> None:
-    prompt = {"type": "token", "prompt_token_ids": [1, 1, 1]}
-    async for _ in engine.generate(prompt, sampling_params(fields), request_id, lora_request=None):
-        pass
+async def _drain(engine: Any, fields: dict[str, Any], request_id: str, grammar: str = "") -> list[int]:
+    prompt, came = {"type": "token", "prompt_token_ids": [1, 1, 1]}, list[int]()
+    async for output in engine.generate(prompt, sampling_params(fields, grammar), request_id):
+        came += output.outputs[0].token_ids
+    return came
 
 
 def _refuse(message: str) -> NoReturn:
     raise RefusedError(f"vLLM refuses RYZ_VLLM_ARGS: {message}")
 
 
-def ready_message(engine: Any, adapters: dict[str, Any]) -> EngineReady:
+def ready_message(engine: Any, *, grammars: bool) -> EngineReady:
     """Return what an engine says of itself."""
     config = engine.vllm_config
     model, cache, events = config.model_config, config.cache_config, config.kv_events_config
@@ -91,10 +102,11 @@ def ready_message(engine: Any, adapters: dict[str, Any]) -> EngineReady:
         vocab_size=model.get_vocab_size(),
         max_running=config.scheduler_config.max_num_seqs * config.parallel_config.data_parallel_size,
         kv_tokens=(cache.num_gpu_blocks or 0) * cache.block_size,
+        block_tokens=cache.block_size,
         computed_as=" ".join(filter(None, types)),
         speculative=config.speculative_config is not None,
-        adapters=list(adapters),
         kv_events=events.endpoint if events is not None and events.enable_kv_cache_events else "",
+        grammars=grammars,
     )
 
 
@@ -104,13 +116,15 @@ def prompt_of(order: OpenSequence) -> dict[str, Any]:
     return prompt | {"cache_salt": order.salt} if order.salt else prompt
 
 
-def sampling_params(fields: dict[str, Any]) -> Any:
+def sampling_params(fields: dict[str, Any], grammar: str) -> Any:
     """Return the parameters of a sequence whose token ids come as they are generated, and no text."""
-    return SamplingParams(**fields, output_kind=RequestOutputKind.DELTA, detokenize=False)
+    form = {"structured_outputs": StructuredOutputsParams(grammar=grammar)} if grammar else {}
+    return SamplingParams(**fields, **form, output_kind=RequestOutputKind.DELTA, detokenize=False)
 
 
-def part_of(seq_id: int, output: Any, num_alternatives: int) -> SequencePart:
-    """Return what vLLM has generated of a sequence; `output`: its `CompletionOutput`."""
+def part_of(seq_id: int, answer: Any, num_alternatives: int) -> SequencePart:
+    """Return what vLLM has generated of a sequence; `answer`: its `RequestOutput`."""
+    output = answer.outputs[0]
     reason: Any = output.finish_reason or ""
     error = "" if reason in ("", "stop", "length") else f"vLLM ended the sequence by itself: {reason}"
     token_ids = list(output.token_ids)
@@ -132,4 +146,5 @@ def part_of(seq_id: int, output: Any, num_alternatives: int) -> SequencePart:
         ],
         finished=reason if not error else "",
         error=error,
+        cached_tokens=answer.num_cached_tokens or 0,
     )

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import select
 import signal
 import socket
 import sys
@@ -22,6 +23,22 @@ def end_with_leader(lifeline: int) -> None:
     os.killpg(0, signal.SIGKILL)
 
 
+def fork_guard(sock: socket.socket, lifeline: int) -> None:
+    """Fork a process that kills all of vLLM when the leader or this process is gone.
+
+    Each of the two ends the rest when the other one goes. If both are killed at once, nothing else would:
+    vLLM's engine core goes on without the process that started it.
+    """
+    ended, held = os.pipe()
+    if os.fork():
+        os.close(ended)  # `held` stays open for as long as this process lives
+        return
+    os.close(held)
+    sock.close()  # at whose end the leader sees this process go
+    select.select((lifeline, ended), (), ())
+    os.killpg(0, signal.SIGKILL)
+
+
 async def serve_socket(sock: socket.socket) -> None:
     """Serve the leader at the other end of a socket."""
     reader, writer = await asyncio.open_connection(sock=sock)
@@ -33,5 +50,6 @@ def main() -> None:
     sock, lifeline = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     sock.set_inheritable(False)
     os.set_inheritable(lifeline, False)
+    fork_guard(sock, lifeline)  # before there are threads
     threading.Thread(target=end_with_leader, args=(lifeline,), daemon=True).start()
     run(serve_socket(sock))

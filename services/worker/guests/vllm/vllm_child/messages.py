@@ -25,13 +25,14 @@ class OpenSequence(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         sampling: The fields of vLLM's `SamplingParams`.
         salt: Sequences with different ones share nothing of the prefix cache.
+        grammar: That vLLM is to follow, as Lark for llguidance; empty: none.
     """
 
     seq_id: int
     token_ids: list[int]
     sampling: dict[str, Any]
-    adapter: str
     salt: str
+    grammar: str = ""
 
 
 class CloseSequence(msgspec.Struct, frozen=True, tag=True):
@@ -52,6 +53,8 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True):
     Attributes:
         computed_as: Type of weights and quantization, such as `bfloat16` or `bfloat16 fp8`.
         speculative: It guesses tokens, and then takes neither `min_p` nor `logit_bias`.
+        grammars: It follows grammars in Lark for llguidance.
+        block_tokens: Tokens of a block of its KV cache.
         kv_events: ZMQ address at which it publishes events of its KV cache; empty: it does not.
     """
 
@@ -60,10 +63,11 @@ class EngineReady(msgspec.Struct, frozen=True, tag=True):
     vocab_size: int
     max_running: int
     kv_tokens: int
+    block_tokens: int
     computed_as: str
     speculative: bool
-    adapters: list[str]
     kv_events: str
+    grammars: bool = False
 
 
 class EngineEnded(msgspec.Struct, frozen=True, tag=True):
@@ -83,6 +87,7 @@ class SequencePart(msgspec.Struct, frozen=True, array_like=True):
     Attributes:
         finished: Why it brings no more; empty: it goes on.
         error: Why it cannot go on; the sequence is over.
+        cached_tokens: Of its tokens, how many the prefix cache had.
     """
 
     seq_id: int
@@ -91,6 +96,7 @@ class SequencePart(msgspec.Struct, frozen=True, array_like=True):
     alternatives: list[list[tuple[int, float]]] = []
     finished: Literal["", "stop", "length"] = ""
     error: str = ""
+    cached_tokens: int = 0
 
 
 class Generated(msgspec.Struct, frozen=True, tag=True):

@@ -17,6 +17,7 @@ from services.worker.text.grammars.json_schema.combinations import Combinations
 from services.worker.text.grammars.json_schema.least_sizes import TOO_LARGE, LeastSizes
 from services.worker.text.grammars.json_schema.schema_fault import SchemaFault
 from services.worker.text.grammars.json_schema.schema_rewriter import Schema, SchemaRewriter
+from services.worker.text.grammars.json_schema.servers_json import servers_json
 from services.worker.text.grammars.limits import GrammarLimits
 from services.worker.text.grammars.spelling import Unspelled, check_schemas
 from services.worker.text.grammars.token_vocabulary import TokenVocabulary
@@ -106,14 +107,20 @@ class SchemaGrammar:
         """
         check_schemas(self._subschemas, unspelled)
 
-    def compile(self, vocabulary: TokenVocabulary) -> CompiledGrammar:
+    def compile(self, vocabulary: TokenVocabulary, *, by_server: bool = False) -> CompiledGrammar:
         """Returns the grammar.
+
+        Args:
+            by_server: An engine of others writes the JSON, in its own form.
 
         Raises:
             SchemaFault: llguidance refuses it, or no tokens spell one of its texts.
         """
         self.check_spelling(vocabulary.unspelled)
         try:
+            if by_server:
+                text = servers_json(_with(self._root, self._definitions))
+                return CompiledGrammar(vocabulary, LLMatcher.grammar_from_lark(text))
             return CompiledGrammar(vocabulary, _text(self._root, self._definitions))
         except GrammarRefused as error:
             raise self._located(str(error)) from error

@@ -1,12 +1,11 @@
 """A stand-in for vLLM with the part of its interface that `vllm_child` uses: counts upwards from a prompt.
 
 As vLLM it computes in a process of its own, in steps, for all sequences at once. It takes arguments that vLLM
-has not, `--stub-...`, which make it fail. All its modules are in this file.
+has not, `--stub-...`, which make it fail. Beside this file are grammars and the process that computes.
 """
 
 import argparse
 import asyncio
-import enum
 import json
 import multiprocessing
 import os
@@ -14,26 +13,19 @@ import sys
 import time
 import types
 from collections.abc import AsyncIterator
-from multiprocessing.connection import Connection
 from typing import Any
 
+from .stub_core import BLOCK_SIZE, NUM_BLOCKS, run_core
+from .stub_grammar import VOCAB_SIZE
+from .stub_types import EngineDeadError, RequestOutputKind, StructuredOutputsParams, UsageContext
+
 __version__ = "0.0.stub"
-VOCAB_SIZE = 2048  # as the demo model
-BLOCK_SIZE = 32
-NUM_BLOCKS = 64
 TELLS_SALT = 2047  # a prompt that ends with it is answered with the length of its salt
 _FIELDS = {
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty",
     "ignore_eos", "stop_token_ids", "max_tokens", "min_tokens", "logit_bias", "seed", "logprobs",
+    "structured_outputs",
 }  # fmt: skip
-
-
-class RequestOutputKind(enum.Enum):
-    DELTA = 1
-
-
-class EngineDeadError(Exception):
-    """The engine's process is gone."""
 
 
 class SamplingParams:
@@ -50,20 +42,12 @@ class SamplingParams:
             token_id >= VOCAB_SIZE for token_id in [*fields["stop_token_ids"], *fields.get("logit_bias", ())]
         ):
             raise ValueError("contains out-of-vocab token ids")
+        form = fields.pop("structured_outputs", None)
+        if form is not None:
+            fields["grammar"] = form.grammar
         assert output_kind is RequestOutputKind.DELTA
         assert not detokenize
         self.fields = fields
-
-
-class LoRARequest:
-    def __init__(self, name: str, number: int, path: str) -> None:
-        if not path:
-            raise ValueError("id, name and path must be set")
-        self.name = name
-
-
-class UsageContext(enum.Enum):
-    ENGINE_CONTEXT = 1
 
 
 class AsyncEngineArgs:
@@ -82,6 +66,7 @@ class AsyncEngineArgs:
         parser.add_argument("--kv-events-config", type=json.loads)
         parser.add_argument("--disable-log-stats", action="store_true")
         parser.add_argument("--no-enable-prefix-caching", action="store_true")
+        parser.add_argument("--structured-outputs-config", type=json.loads)
         parser.add_argument("--stub-without-cache", action="store_true")  # it has to be asked for
         parser.add_argument("--stub-step-ms", type=float, default=2.0)
         parser.add_argument("--stub-load-s", type=float, default=0.0)
@@ -97,15 +82,16 @@ class AsyncEngineArgs:
         given = self.given
         if given.max_model_len > 8192:
             raise ValueError(f"max_model_len ({given.max_model_len}) is greater than 8192")
-        assert given.skip_tokenizer_init
         assert given.no_enable_prefix_caching == given.stub_without_cache
         assert given.generation_config == "vllm"
+        assert given.structured_outputs_config == {"backend": "guidance"}
         events = given.kv_events_config and types.SimpleNamespace(**given.kv_events_config)
         return types.SimpleNamespace(
             given=given,
             model_config=types.SimpleNamespace(
                 dtype="torch.bfloat16",
                 quantization=None,
+                skip_tokenizer_init=given.skip_tokenizer_init,
                 max_model_len=given.max_model_len,
                 get_vocab_size=lambda: VOCAB_SIZE,
             ),
@@ -123,7 +109,7 @@ class AsyncLLM:
     def __init__(self, config: types.SimpleNamespace) -> None:
         self.vllm_config = config
         self.errored = False
-        self._queues: dict[str, asyncio.Queue[tuple[list[int], str | None] | None]] = {}
+        self._queues: dict[str, asyncio.Queue[tuple[list[int], str | None, int] | None]] = {}
         self._answers: list[asyncio.Future[bool]] = []
         context: Any = multiprocessing.get_context(os.environ["VLLM_WORKER_MULTIPROC_METHOD"])
         self._pipe, theirs = context.Pipe()
@@ -132,7 +118,9 @@ class AsyncLLM:
             os.write(int(sys.argv[1]), given.stub_write.encode())
         time.sleep(given.stub_load_s)
         self._process = context.Process(
-            target=run_core, args=(theirs, given.stub_step_ms / 1000, given.stub_core_error), daemon=True
+            target=run_core,
+            args=(theirs, given.stub_step_ms / 1000, given.stub_core_error, given.kv_events_config or {}),
+            daemon=True,
         )
         self._process.start()
         theirs.close()
@@ -154,8 +142,6 @@ class AsyncLLM:
         prompt: dict[str, Any],
         sampling: SamplingParams,
         request_id: str,
-        *,
-        lora_request: LoRARequest | None,
     ) -> AsyncIterator[types.SimpleNamespace]:
         if self.errored:
             raise EngineDeadError
@@ -166,15 +152,17 @@ class AsyncLLM:
         tokens = list(prompt["prompt_token_ids"])
         if tokens[-1] == TELLS_SALT:
             tokens[-1] = len(prompt.get("cache_salt", "")) - 1
-        self._pipe.send(("open", request_id, tokens, sampling.fields, limit))
+        self._pipe.send(("open", request_id, tokens, sampling.fields, limit, prompt.get("cache_salt", "")))
         finished = None
         try:
             while not finished:
                 item = await queue.get()
                 if item is None:
                     raise EngineDeadError
-                came, finished = item
-                yield types.SimpleNamespace(outputs=[_completion(came, finished, sampling.fields)])
+                came, finished, cached = item
+                yield types.SimpleNamespace(
+                    outputs=[_completion(came, finished, sampling.fields)], num_cached_tokens=cached
+                )
         except GeneratorExit:
             await self.abort(request_id)
             raise
@@ -185,7 +173,7 @@ class AsyncLLM:
         if not self.errored:
             self._pipe.send(("close", request_id))
         if request_id in self._queues:
-            self._queues[request_id].put_nowait(([], "abort"))
+            self._queues[request_id].put_nowait(([], "abort", 0))
 
     async def is_sleeping(self) -> bool:
         if self.errored:
@@ -213,47 +201,9 @@ class AsyncLLM:
         if message == "pong":
             self._answers.pop(0).set_result(False)
             return
-        for request_id, tokens, finished in message:
+        for request_id, *came in message:
             if request_id in self._queues:
-                self._queues[request_id].put_nowait((tokens, finished))
-
-
-def run_core(pipe: Connection, step_s: float, error: str) -> None:
-    """Computes steps: each sequence gets one more than its last token."""
-    if error:
-        print(
-            f"(EngineCore pid={os.getpid()}) ERROR 11-29 12:00:00 [core.py:2] RuntimeError: {error}",
-            flush=True,
-        )
-        raise SystemExit(1)
-    pipe.send(os.getpid())
-    running: dict[str, tuple[list[int], int, dict[str, Any], int]] = {}
-    while True:
-        while pipe.poll(step_s if running else None):
-            kind, *rest = pipe.recv()
-            if kind == "open":
-                request_id, prompt, fields, limit = rest
-                running[request_id] = (list(prompt), 0, fields, limit)
-            elif kind == "close":
-                running.pop(rest[0], None)
-            else:
-                pipe.send("pong")
-        step: list[tuple[str, list[int], str | None]] = []
-        for request_id, (tokens, count, fields, limit) in list(running.items()):
-            ends = fields["stop_token_ids"]
-            token_id = (tokens[-1] + 1) % VOCAB_SIZE
-            while count < fields["min_tokens"] and token_id in ends:
-                token_id = (token_id + 1) % VOCAB_SIZE
-            tokens.append(token_id)
-            finished = "stop" if token_id in ends else None
-            if not finished and count + 1 >= min(fields["max_tokens"], limit):
-                finished = "length"
-            running[request_id] = (tokens, count + 1, fields, limit)
-            if finished:
-                del running[request_id]
-            step.append((request_id, [token_id], finished))
-        if step:
-            pipe.send(step)
+                self._queues[request_id].put_nowait(tuple(came))
 
 
 def _completion(tokens: list[int], finished: str | None, fields: dict[str, Any]) -> types.SimpleNamespace:
@@ -283,8 +233,9 @@ def _add_module(name: str, **members: object) -> None:
 
 
 _add_module("engine.arg_utils", AsyncEngineArgs=AsyncEngineArgs)
-_add_module("lora.request", LoRARequest=LoRARequest)
-_add_module("sampling_params", RequestOutputKind=RequestOutputKind)
+_add_module(
+    "sampling_params", RequestOutputKind=RequestOutputKind, StructuredOutputsParams=StructuredOutputsParams
+)
 _add_module("usage.usage_lib", UsageContext=UsageContext)
 _add_module("utils.argparse_utils", FlexibleArgumentParser=argparse.ArgumentParser)
 _add_module("v1.engine.async_llm", AsyncLLM=AsyncLLM)

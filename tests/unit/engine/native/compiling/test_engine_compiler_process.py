@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from services.worker.engine.native.compiler_process import run_compiler
+from services.worker.engine.native.compiling.compiler_process import run_compiler
 from tests.kits.waiting import wait_for
 
 ROOT = Path(__file__).parents[5]
 CALLER = """
 import sys
-from services.worker.engine.native.compiler_process import run_compiler
+from services.worker.engine.native.compiling.compiler_process import run_compiler
 run_compiler(["sh", "-c", sys.argv[1]], 600)
 """
 

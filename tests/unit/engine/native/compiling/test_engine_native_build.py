@@ -14,6 +14,7 @@ from structlog.testing import capture_logs
 
 from services.worker.engine.native import build, library
 from services.worker.engine.native.build import NoKernels, ensure, find, main, targets
+from services.worker.engine.native.compiling import compile_clock
 from tests.kits.engine.small_program import answer_of, compiles, use_small_program, write_program
 from tests.kits.waiting import wait_for
 
@@ -42,7 +43,6 @@ def test_it_is_made_beside_the_sources_once(root: Path) -> None:
     before = made.stat().st_mtime_ns
     assert ensure() == find("avx2") == made
     assert made.stat().st_mtime_ns == before
-    assert not (root / "cache").exists()
 
 
 @compiles
@@ -146,10 +146,33 @@ def test_a_broken_compiler(
     root: Path, monkeypatch: pytest.MonkeyPatch, lines: list[str], reason: str
 ) -> None:
     monkeypatch.setenv("CXX", script(root / "cxx", *lines))
-    monkeypatch.setattr(build, "OWN_COMPILER_LIMIT_S", 0.3)
+    monkeypatch.setattr(build, "OWN_COMPILER_LIMIT_S", 1.5)  # a busy machine starts a shell slowly
     with pytest.raises(NoKernels, match=reason):
         ensure()
     assert find("avx2") is None
+
+
+@compiles
+def test_a_compiler_that_does_not_know_the_best_instructions_compiles_for_others(
+    root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused = "echo \"error: unrecognized option '-mavxvnni'\" >&2; exit 1"
+    wrapper = script(root / "cxx", f'case "$*" in *vnni*) {refused};; esac', 'exec g++ "$@"')
+    monkeypatch.setenv("CXX", str(wrapper))
+    monkeypatch.setattr(build, "targets", lambda: ["avxvnni", "avx2"])
+    with pytest.raises(NoKernels, match="unrecognized option '-mavxvnni'"):
+        ensure("avxvnni")
+    monkeypatch.setattr(sys, "argv", ["build", "--best"])
+    assert main() == 0
+    said = capsys.readouterr().out
+    assert "No kernels for avxvnni: " in said
+    assert f"Kernels for avx2: {find('avx2')}" in said
+    assert "plain path" not in said
+    assert ensure() == find("avx2")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    assert ensure() == find("avx2"), "what is there is used without a compiler"
+    with pytest.raises(NoKernels, match="no-such-compiler"):
+        ensure("avxvnni")
 
 
 def test_a_compiler_that_cannot_be_run(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,9 +189,12 @@ def test_a_compiler_that_takes_too_long_ends_with_the_processes_it_started(
 ) -> None:
     child = root / "child"
     monkeypatch.setenv("CXX", script(root / "cxx", f"sleep 60 & echo $! > {child}", "wait"))
-    monkeypatch.setattr(build, "OWN_COMPILER_LIMIT_S", 0.5)
-    with pytest.raises(NoKernels, match=r"timed out after 0\.5 seconds"):
-        ensure()
+    for limit_s in (0.5, 4, 16):  # a busy machine may not have begun the script in half a second
+        monkeypatch.setattr(build, "OWN_COMPILER_LIMIT_S", limit_s)
+        with pytest.raises(NoKernels, match=f"timed out after {limit_s} seconds"):
+            ensure()
+        if child.exists() and child.read_text():
+            break
     status = Path(f"/proc/{int(child.read_text())}/status")
     # a signal takes effect a moment later
     wait_for(
@@ -225,7 +251,7 @@ def test_other_machines_have_none(
 def test_a_processor_has_the_variants_whose_instructions_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    for names, wanted in ({"avx2"}, ["avx2"]), ({"avx2", "avx512"}, ["avx512", "avx2"]), (set[str](), []):
+    for names, wanted in ({"avx2"}, ["avx2"]), ({"avx2", "avxvnni"}, ["avxvnni", "avx2"]), (set[str](), []):
         flags = set[str]().union(*(build.TARGETS[name][0] for name in names))
         text = f"processor : 0\nflags\t\t: fpu {' '.join(flags)}\n"
         monkeypatch.setattr(Path, "read_text", lambda *_, text=text, **__: text)
@@ -249,8 +275,9 @@ def test_the_command_says_where_they_are(
     beside = root / "native" / "build"
     assert {path.name.split("-")[1] for path in beside.glob("*.so")} == set(build.TARGETS)
     cache = root / "cache" / "ryzanstein"  # images and wheels take nothing from there
-    cache.parent.mkdir()
-    beside.rename(cache)
+    assert {path.name for path in beside.glob("*.so")} == {path.name for path in cache.glob("*.so")}
+    for made in beside.glob("*.so"):
+        made.unlink()
     assert main() == 0
     assert {path.name.split("-")[1] for path in beside.glob("*.so")} == set(build.TARGETS)
 
@@ -273,15 +300,17 @@ def test_a_rank_that_compiles_them_logs_it(root: Path) -> None:
 def test_a_compilation_that_takes_long_says_that_it_goes_on(
     root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(build, "PROGRESS_S", 0.1)
+    monkeypatch.setattr(compile_clock, "PROGRESS_S", 0.1)
     monkeypatch.setenv("CXX", script(root / "cxx", "sleep 1", "exit 1"))
+    monkeypatch.setattr(build, "targets", lambda: ["avx2"])
     monkeypatch.setattr(sys, "argv", ["build"])
     assert main() == 0
-    _, *still, ended, problem = capsys.readouterr().out.splitlines()
+    _, *still, ended, problem, rest = capsys.readouterr().out.splitlines()
     assert still
     assert all(re.fullmatch(r"  still compiling after \d+ s", line) for line in still)
     assert re.fullmatch(r"  not compiled after \d+\.\d s", ended)
     assert problem.startswith("No kernels for avx2: ")
+    assert rest == "It serves with the plain path, several times slower."
 
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 0), (["--all"], 1)])

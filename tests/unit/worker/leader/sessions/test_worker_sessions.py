@@ -38,7 +38,7 @@ from tests.kits.worker.options import record_limits
 @pytest.fixture
 def first_frame_knows_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Accepted` waits for the session's record; else it leaves without when a busy machine reads slowly."""
-    monkeypatch.setattr(preparation, "ACCEPT_WHOLE_S", PATIENCE_S)
+    monkeypatch.setattr(preparation, "ACCEPT_S", PATIENCE_S)
 
 
 def given(session_id: str = "s", **fields: Any) -> dict[str, Any]:
@@ -146,6 +146,7 @@ async def test_a_turn_waits_for_a_store_that_comes_back(memory_bus: MemoryBus) -
         kit.store.away = True
         await kit.ask(chat("a", **given("known")))
         await kit.until(lambda: kit.metric("session_lookups_total", outcome="unavailable") >= 2)
+        await kit.until(lambda: bool(kit.frames["a"]))
         assert isinstance(kit.frames["a"][0], Accepted)
         kit.store.records["default", "known"] = SessionRecord(
             session_id="known", tenant="default", model="demo", version=1, turns=1

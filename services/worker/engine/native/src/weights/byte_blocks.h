@@ -39,7 +39,8 @@ inline void prefetch_weights(const uint8_t* w) {
 template <int ROWS>
 inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* first, F* second) {
   constexpr int HALF = LANES / OUTPUTS, REGISTERS = 2 * HALF;  // of a row's sums
-  constexpr int TOGETHER = RYZ_AVX512 ? REGISTERS : 1;  // of them at a time
+  // Of them at a time. A byte product waits for the one before it in its sum: few rows have few sums at a time.
+  constexpr int TOGETHER = RYZ_AVX512 || (RYZ_AVXVNNI && ROWS <= 3) ? REGISTERS : 1;
   // measured: few rows wait for memory and want one stream of prefetches; more rows gain from two, 512 bytes apart
   constexpr bool FEW = ROWS <= 6;
   constexpr int AHEAD = 8192;
@@ -49,14 +50,14 @@ inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* fir
   for (int64_t block = 0; block < blocks; block++, w += BLOCK_BYTES) {
     for (int at = 0; at < REGISTERS; at += TOGETHER) {
       I dots[TOGETHER][ROWS];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int i = 0; i < TOGETHER; i++)
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) dots[i][r] = start_sum(x.starts + r);
       for (int step = 0; step < SCALE_BLOCK / 4; step++) {
         const uint8_t* codes = w + 4 * (step * PANEL + at * OUTPUTS);
         Weights weights[TOGETHER];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int i = 0; i < TOGETHER; i++) weights[i] = load_codes(codes + 4 * i * OUTPUTS);
         if (FEW && TOGETHER == REGISTERS) {
           prefetch_weights<AHEAD>(codes);
@@ -68,11 +69,11 @@ inline void multiply_blocks(ByteRows x, const uint8_t* w, int64_t blocks, F* fir
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++) {
           const I four = broadcast4(x.codes + SCALE_BLOCK * r + 4 * step);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
           for (int i = 0; i < TOGETHER; i++) dots[i][r] = dot4(dots[i][r], weights[i], four);
         }
       }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int i = 0; i < TOGETHER; i++) {
         const Scales scales = load_scales((const uint16_t*)(w + CODE_BYTES) + (at + i) * OUTPUTS);
 #pragma GCC unroll 12

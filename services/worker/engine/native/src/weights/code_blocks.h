@@ -77,6 +77,21 @@ class TileValues {
   int at = 0;
 };
 
+// Sums of integer products.
+template <int KIND>
+struct Dots {
+  I sum;
+
+  void start(const int32_t* value) { sum = broadcast4((const int8_t*)value); }
+  void add(Weights w, I x) { sum = dot4(sum, w, x); }
+  I total() const { return sum; }
+};
+
+// Sixteen codes of a form with a table, as weights are stored.
+inline __m128i stored_table(const CodeForm& form) {
+  return _mm_xor_si128(_mm_loadu_si128((const __m128i*)form.table), _mm_set1_epi8((char)WEIGHT_OFFSET));
+}
+
 #if RYZ_AVX512
 
 inline __m512 load_scale(const uint8_t* p, int type) {
@@ -91,23 +106,10 @@ inline Sums subtract_scaled(Sums sums, Sums offset, const float* factor) {
   return {_mm512_fnmadd_ps(offset.v, _mm512_set1_ps(*factor), sums.v)};
 }
 
-// Sums of integer products.
-template <int KIND>
-struct Dots {
-  I sum;
-
-  void start(const int32_t* value) { sum = {_mm512_set1_epi32(*value)}; }
-  void add(Weights w, I x) { sum = dot4(sum, w, x); }
-  I total() const { return sum; }
-};
-
 struct CodeTable {
   __m512i v;
 
-  explicit CodeTable(const CodeForm& form) {
-    const __m128i table = _mm_xor_si128(_mm_loadu_si128((const __m128i*)form.table), _mm_set1_epi8(-128));
-    v = _mm512_broadcast_i32x4(table);
-  }
+  explicit CodeTable(const CodeForm& form) { v = _mm512_broadcast_i32x4(stored_table(form)); }
 };
 
 template <int KIND>
@@ -145,15 +147,7 @@ inline Sums subtract_scaled(Sums sums, Sums offset, const float* factor) {
   return {_mm256_fnmadd_ps(offset.v, _mm256_set1_ps(*factor), sums.v)};
 }
 
-template <int KIND>
-struct Dots {
-  I sum;
-
-  void start(const int32_t* value) { sum = {_mm256_set1_epi32(*value)}; }
-  void add(Weights w, I x) { sum = dot4(sum, w, x); }
-  I total() const { return sum; }
-};
-
+#if !RYZ_AVXVNNI
 // Codes of 4 bits are at most 15, so the products of a whole block are added up in 16 bits: 8 * 2 * 15 * 127 < 2^15.
 struct NarrowDots {
   __m256i begin, sum;
@@ -169,18 +163,19 @@ template <>
 struct Dots<FOUR_BITS> : NarrowDots {};
 template <>
 struct Dots<TWO_BITS> : NarrowDots {};
+#endif
 
 struct CodeTable {
   __m256i v;
 
-  explicit CodeTable(const CodeForm& form) { v = _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i*)form.table)); }
+  explicit CodeTable(const CodeForm& form) { v = _mm256_broadcastsi128_si256(stored_table(form)); }
 };
 
 template <int KIND>
 inline void unpack(const uint8_t* p, const CodeTable& table, Weights* to) {
   const __m256i raw = _mm256_loadu_si256((const __m256i*)p);
   if constexpr (KIND == EIGHT_BITS) {
-    to[0] = {raw, _mm256_abs_epi8(raw)};
+    to[0] = weights_of(raw);
   } else if constexpr (KIND == TWO_BITS) {
     const __m256i mask = _mm256_set1_epi8(3);
     to[0].v = _mm256_and_si256(raw, mask);
@@ -191,9 +186,8 @@ inline void unpack(const uint8_t* p, const CodeTable& table, Weights* to) {
     const __m256i mask = _mm256_set1_epi8(15);
     const __m256i low = _mm256_and_si256(raw, mask), high = _mm256_and_si256(_mm256_srli_epi16(raw, 4), mask);
     if constexpr (KIND == FOUR_BIT_TABLE) {
-      const __m256i first = _mm256_shuffle_epi8(table.v, low), second = _mm256_shuffle_epi8(table.v, high);
-      to[0] = {first, _mm256_abs_epi8(first)};
-      to[1] = {second, _mm256_abs_epi8(second)};
+      to[0] = weights_of(_mm256_shuffle_epi8(table.v, low));
+      to[1] = weights_of(_mm256_shuffle_epi8(table.v, high));
     } else {
       to[0].v = low;
       to[1].v = high;
@@ -221,7 +215,7 @@ struct GroupScales {
 template <int KIND, bool HALVES, bool OFFSETS, int ROWS>
 inline void multiply_codes(CodeRows x, const uint8_t* w, int64_t blocks, const CodeForm& form, F* first, F* second) {
   constexpr int HALF = LANES / OUTPUTS, REGISTERS = 2 * HALF;  // of a row's sums
-  constexpr int TOGETHER = RYZ_AVX512 ? REGISTERS : 1;  // of them at a time
+  constexpr int TOGETHER = RYZ_AVX512 || (RYZ_AVXVNNI && ROWS == 1) ? REGISTERS : 1;  // of them at a time
   constexpr int SHARED = TOGETHER_IN_BYTE<KIND>, PARTS = HALVES ? 2 : 1, LOADS = SCALE_BLOCK / 4 / PARTS / SHARED;
   constexpr int AHEAD = 8192;
   const int64_t scale_bytes = form.scale_bytes(), per_group = form.blocks_of_group();
@@ -249,11 +243,11 @@ inline void multiply_codes(CodeRows x, const uint8_t* w, int64_t blocks, const C
         Dots<KIND> dots[TOGETHER][ROWS];
 #pragma GCC unroll 12
         for (int r = 0; r < ROWS; r++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
           for (int i = 0; i < TOGETHER; i++) dots[i][r].start(of_tile[part].starts + r);
         for (int load = 0; load < LOADS; load++, codes += 4 * PANEL) {
           Weights weights[TOGETHER][SHARED];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
           for (int i = 0; i < TOGETHER; i++) unpack<KIND>(codes + 4 * i * OUTPUTS, table, weights[i]);
           if (TOGETHER == REGISTERS || at % 2 == 0) prefetch_weights<AHEAD>(codes);
           if (TOGETHER == REGISTERS) prefetch_weights<AHEAD>(codes + 64);
@@ -262,12 +256,12 @@ inline void multiply_codes(CodeRows x, const uint8_t* w, int64_t blocks, const C
 #pragma GCC unroll 12
             for (int r = 0; r < ROWS; r++) {
               const I four = broadcast4(fours + SCALE_BLOCK * r);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
               for (int i = 0; i < TOGETHER; i++) dots[i][r].add(weights[i][step], four);
             }
           }
         }
-#pragma GCC unroll 2
+#pragma GCC unroll 4
         for (int i = 0; i < TOGETHER; i++) {
           const GroupScales<OFFSETS> group(scales + part * scale_bytes, form, at + i);
           I totals[ROWS];

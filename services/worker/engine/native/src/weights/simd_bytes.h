@@ -9,11 +9,21 @@ namespace ryz {
 constexpr float SUM_BIAS = 12582912.0f;
 constexpr int32_t SUM_BIAS_BITS = 0x4b400000;
 
+// VPDPBUSD multiplies unsigned by signed bytes, so weights for it are stored with 128 added
+constexpr int WEIGHT_OFFSET = RYZ_AVX512 || RYZ_AVXVNNI ? 128 : 0;
+
+// What the sums of products with these 32 codes begin with.
+inline int32_t begin_of_sums(__m256i codes) {
+  if constexpr (!WEIGHT_OFFSET) return SUM_BIAS_BITS;
+  const __m256i parts = _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
+  const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(parts), _mm256_extracti128_si256(parts, 1));
+  const int32_t sum = (int32_t)(_mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1)) - 32 * 128;
+  return SUM_BIAS_BITS - WEIGHT_OFFSET * sum;
+}
+
 #if RYZ_AVX512
 
 constexpr int OUTPUTS = 16;
-// the instruction multiplies unsigned by signed bytes, so weights are stored with 128 added
-constexpr int WEIGHT_OFFSET = 128;
 struct I {
   __m512i v;
 };
@@ -26,10 +36,7 @@ inline int32_t store_codes(int8_t* p, F low, F high) {
   const __m128i second = _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(high.v));
   const __m256i codes = _mm256_inserti128_si256(_mm256_castsi128_si256(first), second, 1);
   _mm256_storeu_si256((__m256i*)p, codes);
-  const __m256i parts = _mm256_sad_epu8(_mm256_xor_si256(codes, _mm256_set1_epi8(-128)), _mm256_setzero_si256());
-  const __m128i half = _mm_add_epi64(_mm256_castsi256_si128(parts), _mm256_extracti128_si256(parts, 1));
-  const int32_t sum = (int32_t)(_mm_cvtsi128_si64(half) + _mm_extract_epi64(half, 1)) - 32 * 128;
-  return SUM_BIAS_BITS - WEIGHT_OFFSET * sum;
+  return begin_of_sums(codes);
 }
 inline I start_sum(const int32_t* p) { return {_mm512_set1_epi32(*p)}; }
 inline Weights load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
@@ -63,28 +70,38 @@ inline F join(Sums low, Sums) { return {low.v}; }
 #else
 
 constexpr int OUTPUTS = 8;
-constexpr int WEIGHT_OFFSET = 0;
 struct I {
   __m256i v;
 };
+#if RYZ_AVXVNNI
+struct Weights {
+  __m256i v;
+};
+inline Weights weights_of(__m256i codes) { return {codes}; }
+inline I start_sum(const int32_t* p) { return {_mm256_set1_epi32(*p)}; }
+// not the intrinsic: see above
+inline I dot4(I acc, Weights w, I x) {
+  asm("%{vex%} vpdpbusd %2, %1, %0" : "+x"(acc.v) : "x"(w.v), "x"(x.v));
+  return acc;
+}
+#else
 // Signed by signed bytes: |w| times x with the sign of w. Pairs of products are added in 16 bits, which holds
 // because no byte is below -127.
 struct Weights {
   __m256i v, magnitude;
 };
+inline Weights weights_of(__m256i codes) { return {codes, _mm256_abs_epi8(codes)}; }
 inline I start_sum(const int32_t*) { return {_mm256_set1_epi32(SUM_BIAS_BITS)}; }
-inline Weights load_codes(const uint8_t* p) {
-  const __m256i w = _mm256_loadu_si256((const __m256i*)p);
-  return {w, _mm256_abs_epi8(w)};
+inline I dot4(I acc, Weights w, I x) {
+  const __m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x.v, w.v));
+  return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
 }
+#endif
+inline Weights load_codes(const uint8_t* p) { return weights_of(_mm256_loadu_si256((const __m256i*)p)); }
 inline I broadcast4(const int8_t* p) {
   int32_t four;
   std::memcpy(&four, p, 4);
   return {_mm256_set1_epi32(four)};
-}
-inline I dot4(I acc, Weights w, I x) {
-  const __m256i pairs = _mm256_maddubs_epi16(w.magnitude, _mm256_sign_epi8(x.v, w.v));
-  return {_mm256_add_epi32(acc.v, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)))};
 }
 struct Sums {
   __m256 v;
@@ -107,8 +124,9 @@ inline int32_t store_codes(int8_t* p, F low, F high) {
   const __m256i second = _mm256_packs_epi32(_mm256_cvtps_epi32(high.a), _mm256_cvtps_epi32(high.b));
   // packing goes by halves of a register, so the groups of four bytes have to be put in their order
   const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-  _mm256_storeu_si256((__m256i*)p, _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order));
-  return SUM_BIAS_BITS;
+  const __m256i codes = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, second), order);
+  _mm256_storeu_si256((__m256i*)p, codes);
+  return begin_of_sums(codes);
 }
 
 #endif

@@ -1,0 +1,1 @@
+"""What the path through a stack costs a server of others."""

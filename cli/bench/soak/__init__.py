@@ -1,0 +1,1 @@
+"""`ryz bench soak`."""

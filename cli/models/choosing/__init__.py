@@ -1,0 +1,1 @@
+"""Which model of the catalogue fits a machine, and which commit of it was pulled first."""

@@ -1,0 +1,1 @@
+"""How the kernels are compiled: a compiler that ends with its caller, and what is said meanwhile."""

@@ -1,0 +1,1 @@
+"""Finds ranks whose device is ill or slow: readings of NVML, and the ranks' own step times."""

@@ -1,0 +1,1 @@
+"""Runs the commands of pages and compares what they show."""

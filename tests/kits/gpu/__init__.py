@@ -1,0 +1,1 @@
+"""Stand-ins of what drivers of GPUs say."""
