@@ -88,14 +88,14 @@ class CallServer:
             self._subscriptions.append(subscription)
 
     async def stop(self) -> None:
-        """Takes no more calls, and waits up to `STOP_WAIT_S` for those under way."""
-        for subscription in self._subscriptions:
-            await subscription.unsubscribe()
+        """Takes no more calls, and answers those that the broker had sent; some seconds are the most."""
+        await asyncio.gather(*(subscription.drain() for subscription in self._subscriptions))
         self._subscriptions.clear()
         if self._queued_calls:
-            await asyncio.wait(self._queued_calls, timeout=STOP_WAIT_S)
-        for late in self._queued_calls:
-            late.cancel()
+            _, late = await asyncio.wait(self._queued_calls, timeout=STOP_WAIT_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
 
     def _scheduled(self, call: CallKind) -> Callable[[Message], Awaitable[None]]:
         """Returns a handler that runs calls of turns at once and puts other calls into their line."""

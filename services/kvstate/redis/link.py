@@ -126,6 +126,7 @@ class RedisLink:
         self._circuit = circuit
         self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(max_connections)  # the pool would raise where this waits
+        self._closed = False
         self._redis = aioredis.Redis.from_url(
             url,
             socket_timeout=None,  # it would count time in which this process was busy: see `AnswerTime`
@@ -142,7 +143,8 @@ class RedisLink:
         return self._circuit is not None and not self._circuit.is_closed
 
     async def close(self) -> None:
-        """Closes all connections. May be called twice."""
+        """Closes all connections; calls under way may fail, later ones do. May be called twice."""
+        self._closed = True
         await self._redis.aclose()
 
     async def run_script(self, script: str, calls: Sequence[ScriptCall], *, probe: bool = False) -> list[Any]:
@@ -228,11 +230,17 @@ class RedisLink:
             ) from error
 
     async def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        with part_of_call(f"Redis, {self._name}"):
-            async with AnswerTime(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
-                for command in commands:
-                    pipe.execute_command(*command)
-                began = time.monotonic()
-                answers: list[Any] = await pipe.execute()
-                self.exchanges.observe(time.monotonic() - began)
-                return answers
+        if self._closed:
+            raise exceptions.ConnectionError("closed")
+        try:
+            with part_of_call(f"Redis, {self._name}"):
+                async with AnswerTime(self._timeout_s), self._redis.pipeline(transaction=False) as pipe:
+                    for command in commands:
+                        pipe.execute_command(*command)
+                    began = time.monotonic()
+                    answers: list[Any] = await pipe.execute()
+                    self.exchanges.observe(time.monotonic() - began)
+                    return answers
+        finally:
+            if self._closed:  # `close` did not see a connection that was being made
+                await self._redis.aclose()

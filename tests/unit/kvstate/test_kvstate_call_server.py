@@ -163,3 +163,19 @@ async def test_a_caller_that_names_no_tenant_waits_in_one_line_with_its_like(
     store.go.set()
     await asyncio.gather(*calls)
     assert store.most["many"] == PER_TENANT
+
+
+async def test_calls_for_turns_that_wait_are_answered_before_the_end(
+    memory_bus: MemoryBus, store: Store
+) -> None:
+    server = CallServer(memory_bus, KVStateMetrics(CollectorRegistry()), max_concurrent=1, max_pending=4096)
+    await server.start([CallKind("get", subjects.SESSION_GET, SessionGet, store.get)])
+    leader = SessionsClient(memory_bus, timeout_s=HELD_BACK_S)
+    calls = [asyncio.create_task(leader.get("many", "s")) for _ in range(3)]
+    await until(lambda: memory_bus.stats.received >= len(calls))
+    stopping = asyncio.create_task(server.stop())
+    await until(lambda: store.running["many"] == 1)
+    assert not stopping.done()
+    store.go.set()
+    assert await asyncio.gather(*calls) == [record("many")] * 3
+    await stopping
