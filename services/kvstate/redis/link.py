@@ -126,7 +126,7 @@ class RedisLink:
         self._circuit = circuit
         self._timeout_s = timeout_s
         self._free = asyncio.Semaphore(max_connections)  # the pool would raise where this waits
-        self._closed = False
+        self._closed = asyncio.Event()
         self._redis = aioredis.Redis.from_url(
             url,
             socket_timeout=None,  # it would count time in which this process was busy: see `AnswerTime`
@@ -144,7 +144,7 @@ class RedisLink:
 
     async def close(self) -> None:
         """Closes all connections; calls under way may fail, later ones do. May be called twice."""
-        self._closed = True
+        self._closed.set()
         await self._redis.aclose()
 
     async def run_script(self, script: str, calls: Sequence[ScriptCall], *, probe: bool = False) -> list[Any]:
@@ -230,7 +230,7 @@ class RedisLink:
             ) from error
 
     async def _send(self, commands: Sequence[tuple[Any, ...]]) -> list[Any]:
-        if self._closed:
+        if self._closed.is_set():
             raise exceptions.ConnectionError("closed")
         try:
             with part_of_call(f"Redis, {self._name}"):
@@ -242,5 +242,5 @@ class RedisLink:
                     self.exchanges.observe(time.monotonic() - began)
                     return answers
         finally:
-            if self._closed:  # `close` did not see a connection that was being made
+            if self._closed.is_set():  # `close` did not see a connection that was being made
                 await self._redis.aclose()

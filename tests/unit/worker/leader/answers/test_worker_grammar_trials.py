@@ -28,6 +28,7 @@ from tests.kits.worker.leader import Kit, chat, text_of
 
 LIMITS = GrammarLimits(intersections=1000)  # lets bombs pass that are refused otherwise
 MIB = 2**20
+PLENTY = 4096 * MIB  # a fast machine takes 256 MiB within a second
 
 
 def bomb(patterns: int = 40) -> dict[str, Any]:
@@ -83,7 +84,7 @@ async def a_trial(kit: Kit) -> int:
 async def test_a_bomb_is_ended_at_its_limit_of_time_and_others_are_served_meanwhile(
     memory_bus: MemoryBus,
 ) -> None:
-    options = GrammarOptions(grammar_timeout_s=1.0, limits=LIMITS)
+    options = GrammarOptions(grammar_timeout_s=1.0, trial_bytes=PLENTY, limits=LIMITS)
     async with Kit(memory_bus, grammars=options) as kit:
         await first_trial(kit)
         ended = asyncio.create_task(kit.failure(chat("bomb", prompt="x", tenant="hostile", **bomb())))
@@ -119,7 +120,7 @@ async def test_a_bomb_gets_no_more_memory_than_its_limit(memory_bus: MemoryBus) 
 
 
 async def test_hostile_tenants_together_do_not_keep_another_one_out(memory_bus: MemoryBus) -> None:
-    options = GrammarOptions(grammar_timeout_s=0.3, limits=LIMITS)
+    options = GrammarOptions(grammar_timeout_s=0.3, trial_bytes=PLENTY, limits=LIMITS)
     async with Kit(memory_bus, grammars=options) as kit:
         await first_trial(kit)
         for each in range(6):
@@ -150,7 +151,7 @@ async def test_a_refusal_on_trial_is_the_compilers_own(memory_bus: MemoryBus) ->
 
 
 async def test_a_lost_trial_process_costs_no_request(memory_bus: MemoryBus) -> None:
-    options = GrammarOptions(grammar_timeout_s=1.0, limits=LIMITS)
+    options = GrammarOptions(grammar_timeout_s=1.0, trial_bytes=PLENTY, limits=LIMITS)
     async with Kit(memory_bus, grammars=options) as kit:
         ended = asyncio.create_task(kit.failure(chat("bomb", prompt="x", tenant="hostile", **bomb())))
         trial, process = await a_trial(kit), trial_pid(kit)
@@ -164,7 +165,7 @@ async def test_a_lost_trial_process_costs_no_request(memory_bus: MemoryBus) -> N
 
 
 async def test_a_trial_that_is_killed_from_outside_may_be_asked_for_again(memory_bus: MemoryBus) -> None:
-    options = GrammarOptions(grammar_timeout_s=20.0, limits=LIMITS)
+    options = GrammarOptions(grammar_timeout_s=20.0, trial_bytes=PLENTY, limits=LIMITS)
     async with Kit(memory_bus, grammars=options) as kit:
         ended = asyncio.create_task(kit.failure(chat("bomb", prompt="x", **bomb())))
         os.kill(await a_trial(kit), signal.SIGKILL)
@@ -191,7 +192,7 @@ async def test_without_a_trial_process_grammars_are_compiled_all_the_same(
 async def test_lists_of_constants_need_no_trial_and_a_leader_that_stops_leaves_no_process(
     memory_bus: MemoryBus,
 ) -> None:
-    options = GrammarOptions(grammar_timeout_s=20.0, limits=LIMITS)
+    options = GrammarOptions(grammar_timeout_s=20.0, trial_bytes=PLENTY, limits=LIMITS)
     async with Kit(memory_bus, grammars=options) as kit:
         choice: dict[str, Any] = {"structured": {"kind": "choice", "choices": ["yes"]}}
         assert text_of(await kit.run(chat("choice", prompt="x", **choice))) == "yes"
