@@ -48,7 +48,7 @@ def list_models(*, as_json: JsonOption = False, state_dir: StateDirectory = DEFA
         listing,
         serving_groups,
     )
-    from cli.models.store import models_dir  # noqa: PLC0415
+    from cli.models.store import leftovers, models_dir  # noqa: PLC0415
     from cli.stack.state import StateDir  # noqa: PLC0415
     from cli.visible import json_text  # noqa: PLC0415
 
@@ -62,7 +62,8 @@ def list_models(*, as_json: JsonOption = False, state_dir: StateDirectory = DEFA
         return
     out.print(listing(models, groups=state is not None))
     out.print(UNCHECKED, style="dim", soft_wrap=True)
-    out.print(f"Models directory: {models_dir()}", style="dim", soft_wrap=True)
+    for line in (f"Models directory: {models_dir()}", *leftovers()):
+        out.print(line, style="dim", soft_wrap=True)
 
 
 @app.command("pull")

@@ -164,6 +164,22 @@ def stored_models() -> list[tuple[Path, ModelRecord]]:
     return sorted(found, key=lambda pair: pair[1].name)
 
 
+def leftovers() -> list[str]:
+    """Say what the models directory has besides models: packed weights, and pulls that were cut."""
+    lines = []
+    packed = Path(os.environ.get("RYZ_PACKED_DIR") or packed_dir())
+    if size := size_of(packed):
+        lines.append(
+            f"Packed weights: {in_bytes(size)} in {packed}. They may be deleted at any time; starts make them again."
+        )
+    for staged in sorted(models_dir().rglob(".*.part")):
+        lines.append(
+            f"A pull was cut: {in_bytes(size_of(staged))} in {staged}. `ryz models pull` with its name goes on, "
+            "`ryz models remove` removes it."
+        )
+    return lines
+
+
 def in_bytes(count: int) -> str:
     """Say a number of bytes as the progress bar does."""
     return f"{count / 1e9:.1f} GB" if count >= 1e9 else f"{count / 1e6:.1f} MB"

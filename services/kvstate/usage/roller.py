@@ -109,12 +109,13 @@ class UsageRoller:
             restored_at: When the connection to the broker was restored: it may have lost its disk.
             may_roll: Whether this replica is the one that works.
         """
-        known = restored_at()
+        known: float | None = None
         while True:
             pause_s = EVERY_S
             try:
-                if restored_at() != known:
-                    known, self._ready, self._may_be_back = restored_at(), False, True
+                if (restored := restored_at()) != known:
+                    await self._streams.ensure()  # replicas that wait for the work read them, too
+                    known, self._ready, self._may_be_back = restored, False, True
                 if not await may_roll():
                     self._ready = False
                     await self._streams.refresh(self._sums)

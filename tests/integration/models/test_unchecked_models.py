@@ -154,3 +154,15 @@ def test_the_list_shows_what_fits_first_and_marks_what_is_unchecked(
     text = CliRunner().invoke(app, ["models", "list"]).output
     assert "hf:Qwen/Qwen3-8B-GGUF (unchecked)" in text
     assert text.index("qwen3-0.6b") < text.index("qwen3-8b")
+
+
+def test_the_list_names_what_else_takes_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RYZ_MODELS_DIR", str(tmp_path / "models"))
+    assert "Packed weights" not in CliRunner().invoke(app, ["models", "list"]).output
+    for name, num_bytes in {".packed/a": 3_000_000, ".x.gguf.part/x.gguf.part": 2_000_000}.items():
+        path = tmp_path / "models" / name
+        path.parent.mkdir(parents=True)
+        path.write_bytes(bytes(num_bytes))
+    text = CliRunner().invoke(app, ["models", "list"]).output
+    assert f"Packed weights: 3.0 MB in {tmp_path}/models/.packed." in text
+    assert f"A pull was cut: 2.0 MB in {tmp_path}/models/.x.gguf.part." in text
