@@ -170,12 +170,13 @@ def leftovers() -> list[str]:
     packed = Path(os.environ.get("RYZ_PACKED_DIR") or packed_dir())
     if size := size_of(packed):
         lines.append(
-            f"Packed weights: {in_bytes(size)} in {packed}. They may be deleted at any time; starts make them again."
+            f"Packed weights: {in_bytes(size)} in {packed}. They may be deleted at any time; "
+            "starts make them again."
         )
     for staged in sorted(models_dir().rglob(".*.part")):
         lines.append(
-            f"A pull was cut: {in_bytes(size_of(staged))} in {staged}. `ryz models pull` with its name goes on, "
-            "`ryz models remove` removes it."
+            f"A pull was cut: {in_bytes(size_of(staged))} in {staged}. "
+            "`ryz models pull` with its name goes on, `ryz models remove` removes it."
         )
     return lines
 
