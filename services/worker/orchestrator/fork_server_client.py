@@ -81,6 +81,7 @@ class ForkServerClient:
 
     def __init__(self, environment: dict[str, str], command: Sequence[str] = COMMAND) -> None:
         self.gone = False
+        self._lost = ""
         self._children: dict[int, ForkedRank] = {}
         self._count = 0
         self._reports = msgspec.msgpack.Decoder(ForkServerReport)
@@ -138,8 +139,8 @@ class ForkServerClient:
                 data = self._sock.recv(MAX_PACKET_BYTES)
             except BlockingIOError:
                 return
-            except OSError:  # reset, or closed by `end_server`
-                data = b""
+            except OSError as error:  # reset, or closed by `end_server`
+                self._lost, data = str(error), b""
             if not data:
                 self.gone = True
                 return
@@ -150,7 +151,7 @@ class ForkServerClient:
         deadline = time.monotonic() + 0.1  # the kernel closes files just before it reports the end
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.001)
-        return exit_text(code)
+        return f"{exit_text(code)}; {self._lost}" if self._lost else exit_text(code)
 
     def _apply_report(self, report: Forked | Ended) -> None:
         if isinstance(report, Forked):

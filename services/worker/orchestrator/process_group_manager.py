@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import structlog
+
 from services.worker.orchestrator.fork_server_client import ForkServerClient
 from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading, read_cpu, read_process
 from services.worker.orchestrator.rank_process_handle import STILL_RUNNING, RankProcessHandle, SpawnedRank
@@ -30,6 +32,7 @@ _POLL_S = 0.005
 KILL_WAIT_S = 5.0  # a killed process that has not ended by then is stuck in a driver or a disk
 _EXIT_POLL_S = 0.001
 _LIFELINES = sys.platform == "linux"
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,8 @@ class ProcessGroupManager:
         if self._fork_server is not None:
             self._fork_server.read_reports()
         if self._forks and (self._fork_server is None or self._fork_server.gone):
+            if self._fork_server is not None:
+                log.warning("the fork server is started anew", why=self._fork_server.describe_end())
             self.stop_fork_server()
             self._fork_server = ForkServerClient(self._environment(threads))
 
@@ -195,7 +200,8 @@ class ProcessGroupManager:
             if rank.process.poll() is None:
                 rank.process.kill()
         await self._wait_ended(ranks, KILL_WAIT_S)
-        if any(rank.process.poll() is None for rank in ranks):
+        if left := [rank for rank in ranks if rank.process.poll() is None]:
+            log.warning("a rank did not end when it was killed", pid=left[0].pid)
             self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
 
     def read_waited(self, ranks: Sequence[RankProcess]) -> dict[int, ProcessReading | None]:
