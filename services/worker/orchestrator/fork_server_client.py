@@ -151,7 +151,7 @@ class ForkServerClient:
         deadline = time.monotonic() + 0.1  # the kernel closes files just before it reports the end
         while (code := self._process.poll()) is None and time.monotonic() < deadline:
             time.sleep(0.001)
-        return f"{exit_text(code)}; {self._lost}" if self._lost else exit_text(code)
+        return f"its socket failed: {self._lost}" if code is None and self._lost else exit_text(code)
 
     def _apply_report(self, report: Forked | Ended) -> None:
         if isinstance(report, Forked):
