@@ -22,6 +22,9 @@ class ClientConstants:
     """Silence of a stream after which its leader is asked about it."""
     resend_timeout_s: float = 0.5
     """Time limit for a leader's resend."""
+    resend_patience: int = 10
+    """Time limits of a resend for which a leader that is silent counts as slow: on a busy machine it answers
+    late, routers tell a loss sooner, and the broker says at once if nobody listens."""
     resend_attempts: int = 3
     """Resends in a row without progress after which the group counts as lost."""
     reconnect_grace_s: float = 3.0
@@ -40,6 +43,11 @@ class ClientConstants:
     of their own (`RYZ_MAX_CONCURRENT`)."""
     tick_s: float = 0.01
     """Resolution of deadlines and timeouts."""
+
+    @property
+    def patience_s(self) -> float:
+        """How long a leader may be silent that only answers late."""
+        return self.resend_patience * self.resend_timeout_s
 
 
 def constant_settings() -> Mapping[str, object]:

@@ -172,11 +172,11 @@ class GenerationState:
         Args:
             why: What happened.
             now: Seconds on the client's clock.
-            late: No answer came in time. That counts as no failure while the leader is heard: it is slow.
+            late: No answer came in time. If the leader was heard lately it is slow, and that is no failure.
         """
         self._buffer.stop_asking()
-        asked_at = now - self._context.settings.constants.resend_timeout_s
-        if late and self._context.heard.heard_since(self.lifecycle.leader.instance_id, asked_at):
+        leader, since = self.lifecycle.leader, now - self._context.settings.constants.patience_s
+        if late and (self._heard_at > since or self._context.heard.heard_since(leader.instance_id, since)):
             self._buffer.postpone_question(now)
             return NOTHING
         if self.finished or self._buffer.count_unanswered(now):

@@ -33,8 +33,11 @@ from tests.kits.worker.options import record_limits, scheduler_limits
 
 ROOT = Path(__file__).resolve().parents[3]
 SPARE = 400  # tenants
-# Later than that a leader accepts a request before it knows the session, and tells less of it.
-ACCEPT_WITHIN = "services.worker.leader.intake.preparation.ACCEPT_S"
+# Later than that a leader accepts a request before it knows the session, and tells less of it; and later than
+# that it sends a part of a whole answer.
+LEADER_TIMES = (
+    "services.worker.leader.intake.preparation.ACCEPT_S", "services.worker.leader.token_output.WHOLE_FLUSH_S"
+)  # fmt: skip
 # what a busy machine would change: groups that seem lost or busy, a store that seems away
 PATIENT = {
     "router_heartbeat_slack_s": 30.0, "lookup_timeout_s": 10.0, "router_threshold": 1000,
@@ -123,7 +126,8 @@ async def corpus_stack(folder: Path, tenants: Iterable[str]) -> AsyncIterator[Co
         for broker in brokers:
             await stack.enter_async_context(router(broker.url, **PATIENT))
         main, tight = [await _connected(stack, broker.url) for broker in brokers]
-        stack.enter_context(patch(ACCEPT_WITHIN, PATIENCE_S))
+        for held in LEADER_TIMES:
+            stack.enter_context(patch(held, PATIENCE_S))
         await stack.enter_async_context(_leader(main))
         scripted = ScriptedGroups(main), ScriptedGroups(tight, (*MODELS, "demo"))
         for groups in scripted:

@@ -162,9 +162,23 @@ def test_a_leader_that_is_slow_to_answer_but_heard_is_not_given_up() -> None:
         assert state.tick(now, connected=True)
         context.heard.note("i0", now + 0.4)
         assert state.on_resend_failed("no answer", now + 0.5, late=True) == ()
+    heard_at, questions = now + 0.4, 0
+    while not state.attempts.losses:
+        now = state.due
+        assert state.tick(now, connected=True)
+        state.on_resend_failed("no answer", now + 0.5, late=True)
+        questions += 1
+    # after five seconds without a word it is given up, however slow the machine is
+    patience_s = SETTINGS.constants.patience_s
+    assert heard_at + patience_s < now < heard_at + patience_s + 3
+    assert questions > SETTINGS.constants.resend_attempts
+
+
+def test_a_leader_that_nobody_hears_is_given_up_at_once_where_the_broker_says_so() -> None:
+    state = make()
+    state.on_frame(Accepted(request_id="r1", group="g0", instance_id="i0"), "g0", 0.0, "i0")
     for _ in range(SETTINGS.constants.resend_attempts):
         now = state.due
-        state.tick(now, connected=True)
-        commands = state.on_resend_failed("no answer", now + 5.0, late=True)
-    assert state.attempts.losses == 1
-    assert commands
+        assert state.tick(now, connected=True)
+        state.on_resend_failed("nobody listens", now)
+    assert (state.attempts.losses, now < 3.0) == (1, True)

@@ -29,6 +29,7 @@ TURNS = ("My name is {name}.", "What is my name?", "Tell me about Python.", "Wha
 CHAT = "/v1/chat/completions"
 REFUSALS = {"overloaded", "rate_limited", "unavailable", "model_not_found", "not_ready"}
 PATIENCE_S = 0.3  # pause before a refused client tries again
+GRACE_S = 15
 RETURN_S = (0.0, 0.05, 0.3, 0.8)  # pauses before resuming a stream; their sum is less than streams are kept
 
 
@@ -88,13 +89,16 @@ class Visits:
         """Leaves a resumable stream and resumes it, possibly several times."""
         number, said, stream_id = self._any(), Said(), ""
         give_up = time.monotonic() + self._script.deadline_s
-        first = self._exchange(CHAT, self._body(number), headers={"X-Stream-Grace": "15"})
+        left_s = time.monotonic()
+        first = self._exchange(CHAT, self._body(number), headers={"X-Stream-Grace": f"{GRACE_S}"})
         exchange, ending, events, returns = first, "", self._chance.randint(1, 30), self._chance.randint(1, 4)
         while time.monotonic() < give_up:
             try:
                 async with exchange:
                     if exchange.status != 200:
                         ending = await exchange.error()
+                        if word(ending) == "stream_not_found" and time.monotonic() > left_s + GRACE_S:
+                            return "left"  # it was refused, or the machine was busy, until the time was over
                         if word(ending) not in REFUSALS or not stream_id:
                             return ending
                     else:
@@ -103,6 +107,7 @@ class Visits:
                             ending = self._judge(said, self._script.expected[number])
                             if ending != "cut short":
                                 return ending
+                        left_s = time.monotonic()
             except Unreached:
                 ending = "unreached"
             except Broken:
