@@ -7,7 +7,7 @@ and never to a caller.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -51,6 +51,7 @@ class ErrorAnswer:
         code: Of the error family, or of `HttpRefusal`.
         headers: Headers of the response.
         param: The field at fault, if one is.
+        data: What the error says to programs.
     """
 
     status: int
@@ -59,6 +60,7 @@ class ErrorAnswer:
     code: str
     headers: Headers
     param: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def body(self) -> bytes:
@@ -87,7 +89,9 @@ def answer_for(error: Exception) -> ErrorAnswer:
         headers.append((b"x-should-retry", b"false"))
     param = error.data.get("param")
     given = param if isinstance(param, str) else None
-    return ErrorAnswer(row.http_status, error.message, row.openai_type, error.code, headers, given)
+    return ErrorAnswer(
+        row.http_status, error.message, row.openai_type, error.code, headers, given, error.data
+    )
 
 
 def error_event(answer: ErrorAnswer) -> bytes:
