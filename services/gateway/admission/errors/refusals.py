@@ -26,6 +26,8 @@ _LASTING = frozenset({"model_unloaded", "model_too_large"})
 # the first would meet the same conflict, a used-up budget is back in hours, and the last would compute for as
 # long once more
 _NOT_AGAIN = frozenset({"insufficient_quota", "conflict", "deadline_exceeded", "poison"})
+# of a 401; Claude Code repeats one for minutes, without a word, unless a header forbids it
+KEY_ASKED: Headers = [(b"www-authenticate", b"Bearer"), (b"x-should-retry", b"false")]
 INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
 
 
