@@ -12,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "build" / "clients"
 SCRIPTS = Path(__file__).with_name("scripts")
-_INSTALL_S = 1200.0
+_INSTALL_S = 1800.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ def install(
     else:
         pip = (str(folder / "bin" / "python"), "-m", "pip", "--disable-pip-version-check")
         _call(folder, python, "-m", "venv", ".")
-        _call(folder, *pip, "install", "--quiet", *requirements)
+        _call(folder, *pip, "install", "--quiet", "--no-compile", *requirements)  # few are imported
     stamp.write_text(wanted)
 
 
