@@ -92,7 +92,7 @@ chaos: dev ## the same faults as in `make test`, for as long as it takes to trus
 test-models: dev ## every supported architecture in every mode against transformers; `make test` runs a cut of it
 	$(BIN)/python -m pytest -m models -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test-clients: dev ## client libraries of others against a real model: those of `make test`, and nine in environments of their own (one needs Node.js)
+test-clients: dev ## client libraries of others against a real model: those of `make test`, and eleven in environments of their own; Claude Code and Codex (three need Node.js, one Python 3.13)
 	$(BIN)/python -m pytest -m "" tests/clients tests/e2e/clients/test_clients.py $(ARGS)
 
 test-guests: dev ## the contract of the engine port with engines of others, and what is tested with them alone

@@ -16,6 +16,7 @@ from services.gateway.transports.grpc.serving.method_handlers import ELSEWHERE, 
 from services.gateway.transports.websocket.client_messages import PATHS as REALTIME_PATHS
 from shared import subjects
 from tests.clients.outside_clients import CLIENTS as OUTSIDE
+from tests.clients.outside_clients import PROGRAMS
 from tests.kits.clients.bad_demands import BAD_DEMANDS
 from tests.kits.clients.stream_events import (
     CHAT_EVENTS,
@@ -137,7 +138,16 @@ def _outside() -> str:
         cannot = "; ".join(f"`{case}`: {why}" for case, why in client.cannot)
         rows.append([packages, client.about, cannot or "nothing"])
     head = "Run by `make test-clients`, each in an environment of its own, against SmolLM2.\n\n"
-    return head + table(("packages", "what is tried", "what fails"), rows)
+    programs = [
+        [*one.requirements, one.about, f"[recipe]({one.recipe.removeprefix('docs/')})"] for one in PROGRAMS
+    ]
+    scripted = "Programs, run likewise against a stack whose answers a script writes.\n\n"
+    return "\n".join(
+        (
+            head + table(("packages", "what is tried", "what fails"), rows),
+            scripted + table(("package", "what is tried", "how to set it up"), programs),
+        )
+    )
 
 
 def _tests(found: ast.ClassDef) -> list[str]:

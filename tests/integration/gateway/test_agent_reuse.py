@@ -14,22 +14,12 @@ from services.worker.model_files.load_model import load_model
 from services.worker.null.engine import NullEngine
 from services.worker.text.chat_template import ChatTemplate
 from tests.kits.agents.agent_shapes import AGENTS, Agent, ClaudeCode, Cline
+from tests.kits.agents.hermes_template import TEMPLATE
 from tests.kits.gateway.with_leader import gateway_with_leader
 
 DEMO = Path(__file__).resolve().parents[3] / "models" / "demo"
 TURNS, SHARE, CONTEXT = 20, 0.99, 32_768
 ANSWER = "I have read the file, and the function is right as it is now. "
-# of the kind that models with calls in Hermes' form have, with the markers of the demo model
-TEMPLATE = (
-    "{{ bos_token }}{% if tools %}<|system|>You may call: {% for tool in tools %}{{ tool | tojson }}\n"
-    "{% endfor %}Write <tool_call>\n{...}\n</tool_call>.<|end|>{% endif %}"
-    "{% for m in messages %}"
-    "{% if m.role == 'tool' %}<|user|><tool_response>\n{{ m.content }}\n</tool_response><|end|>"
-    "{% else %}<|{{ m.role }}|>{{ m.content }}{% for call in m.tool_calls %}<tool_call>\n"
-    '{"name": {{ call.function.name | tojson }}, "arguments": {{ call.function.arguments | tojson }}}'
-    "\n</tool_call>{% endfor %}<|end|>{% endif %}{% endfor %}"
-    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 
 
 async def shares_of(shape: type[Agent], turns: int, *, drops: bool = True) -> list[float]:

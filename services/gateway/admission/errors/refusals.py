@@ -7,7 +7,7 @@ and never to a caller.
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -26,6 +26,8 @@ _LASTING = frozenset({"model_unloaded", "model_too_large"})
 # the first would meet the same conflict, a used-up budget is back in hours, and the last would compute for as
 # long once more
 _NOT_AGAIN = frozenset({"insufficient_quota", "conflict", "deadline_exceeded", "poison"})
+# of a 401; Claude Code repeats one for minutes, without a word, unless a header forbids it
+KEY_ASKED: Headers = [(b"www-authenticate", b"Bearer"), (b"x-should-retry", b"false")]
 INTERNAL_TEXT = "An internal error occurred; it was logged under the request id."
 
 
@@ -51,6 +53,7 @@ class ErrorAnswer:
         code: Of the error family, or of `HttpRefusal`.
         headers: Headers of the response.
         param: The field at fault, if one is.
+        data: What the error says to programs.
     """
 
     status: int
@@ -59,6 +62,7 @@ class ErrorAnswer:
     code: str
     headers: Headers
     param: str | None = None
+    data: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def body(self) -> bytes:
@@ -87,7 +91,9 @@ def answer_for(error: Exception) -> ErrorAnswer:
         headers.append((b"x-should-retry", b"false"))
     param = error.data.get("param")
     given = param if isinstance(param, str) else None
-    return ErrorAnswer(row.http_status, error.message, row.openai_type, error.code, headers, given)
+    return ErrorAnswer(
+        row.http_status, error.message, row.openai_type, error.code, headers, given, error.data
+    )
 
 
 def error_event(answer: ErrorAnswer) -> bytes:

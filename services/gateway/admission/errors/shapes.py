@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 
@@ -40,11 +41,23 @@ def error_body(answer: ErrorAnswer, path: str, request_id: str = "") -> bytes:
 def anthropic_body(answer: ErrorAnswer, request_id: str = "") -> bytes:
     """The body that Anthropic's clients understand (https://docs.anthropic.com/en/api/errors).
 
-    `param` and `code` are additions to it.
+    `param` and `code` are additions to it. Claude Code knows by Anthropic's words that it has to compact a
+    conversation, or to ask for fewer tokens.
     """
     kind = _TYPES.get(answer.status) or ("invalid_request_error" if answer.status < 500 else "api_error")
-    error = {"type": kind, "message": answer.message, "param": answer.param, "code": answer.code}
+    message = _anthropic_overflow(answer.data) + answer.message
+    error = {"type": kind, "message": message, "param": answer.param, "code": answer.code}
     return msgspec.json.encode({"type": "error", "error": error, "request_id": request_id or None})
+
+
+def _anthropic_overflow(data: Mapping[str, Any]) -> str:
+    """What Anthropic's API says of a prompt that does not fit into the context; empty for other errors."""
+    holds, prompt, answer = (data.get(name) for name in ("context_length", "prompt_tokens", "max_tokens"))
+    if not isinstance(holds, int) or not isinstance(prompt, int):
+        return ""
+    if prompt < holds and isinstance(answer, int):
+        return f"input length and `max_tokens` exceed context limit: {prompt} + {answer} > {holds}; "
+    return f"prompt is too long: {prompt} tokens > {holds} maximum; "
 
 
 def renamed(error: RyzError, names: Mapping[str, str]) -> RyzError:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from services.gateway.admission.auth import Keyring, given_key
-from services.gateway.admission.errors.refusals import HttpRefusal
+from services.gateway.admission.errors.refusals import KEY_ASKED, HttpRefusal
 from services.gateway.admission.identity.account_copy import AccountCopy
 from services.gateway.admission.identity.guesses import KeyGuesses
 from services.gateway.admission.identity.identity import ANYONE, Identity, identity_of
@@ -234,4 +234,4 @@ def bearer_of(authorization: bytes) -> str:
 
 
 def _refuse(code: str, message: str) -> HttpRefusal:
-    return HttpRefusal(401, code, message, [(b"www-authenticate", b"Bearer")])
+    return HttpRefusal(401, code, message, KEY_ASKED)

@@ -11,7 +11,7 @@ from typing import Any
 
 import jwt
 
-from services.gateway.admission.errors.refusals import HttpRefusal
+from services.gateway.admission.errors.refusals import KEY_ASKED, HttpRefusal
 from services.gateway.admission.identity.identity import Identity
 from services.gateway.admission.identity.oidc_claims import ClaimNames
 from services.gateway.admission.identity.oidc_keys import SigningKeys
@@ -106,11 +106,8 @@ class OidcTokens:
 
 
 def _invalid(why: str) -> HttpRefusal:
-    return HttpRefusal(401, "invalid_token", f"the token is not valid: {why}", _ASKS)
+    return HttpRefusal(401, "invalid_token", f"the token is not valid: {why}", KEY_ASKED)
 
 
 def _expired() -> HttpRefusal:
-    return HttpRefusal(401, "key_expired", "the token has expired", _ASKS)
-
-
-_ASKS = [(b"www-authenticate", b"Bearer")]
+    return HttpRefusal(401, "key_expired", "the token has expired", KEY_ASKED)

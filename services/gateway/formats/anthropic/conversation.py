@@ -4,7 +4,7 @@ A message of the user may hold results of tools and text: the results become mes
 first. Turns of the same role are joined, as in Anthropic's API.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -80,7 +80,7 @@ class _Conversation:
                 f"is the result of a call {call_id[:64]!r} that no message before it has made",
             )
         content = block.get("content")
-        text = "" if content is None else _joined(content, f"{at}.content")
+        text = "" if content is None else _joined(content, f"{at}.content", _text_of_result)
         if block.get("is_error") is True:
             text = f"Error: {text}"
         return ChatMessage(role="tool", content=text, tool_call_id=call_id)
@@ -127,12 +127,6 @@ def _call(block: Mapping[str, Any], at: str) -> ToolCall:
     )
 
 
-def _joined(content: Any, at: str) -> str:
-    return _BETWEEN.join(
-        _text_of(block, f"{at}[{index}]") for index, block in enumerate(_blocks(content, at))
-    )
-
-
 def _blocks(content: Any, at: str) -> Sequence[Mapping[str, Any]]:
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
@@ -153,6 +147,16 @@ def _text_of(block: Mapping[str, Any], at: str) -> str:
     if isinstance(kind, str) and kind in _NO_INPUT:
         raise _wrong(f"{at}.type", f"is {kind!r}, and the model has no input for {_NO_INPUT[kind]}")
     raise _wrong(f"{at}.type", f"is {str(kind)[:64]!r}: content blocks of this type are not served here")
+
+
+def _text_of_result(block: Mapping[str, Any], at: str) -> str:
+    if block.get("type") == "tool_reference":  # a search for tools found it; its definition is in `tools`
+        return f"The tool {_string(block, 'tool_name', at, max_length=128)} can be called now."
+    return _text_of(block, at)
+
+
+def _joined(content: Any, at: str, read: Callable[[Mapping[str, Any], str], str] = _text_of) -> str:
+    return _BETWEEN.join(read(block, f"{at}[{index}]") for index, block in enumerate(_blocks(content, at)))
 
 
 def _string(block: Mapping[str, Any], name: str, at: str, *, empty: bool = False, max_length: int = 0) -> str:

@@ -27,6 +27,10 @@ _TEXT_BLOCK: dict[str, Any] = {
     ACCEPTED: ["cache_control", "citations"],
 }
 _TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_BLOCK}]}
+_RESULT_FIELDS = _TEXT_FIELDS | {"tool_name": {"type": "string", "description": "Of `tool_reference`."}}
+_RESULT = {
+    "anyOf": [{"type": "string"}, {"type": "array", "items": _TEXT_BLOCK | {"properties": _RESULT_FIELDS}}]
+}
 _BLOCK = _TEXT_BLOCK | {
     "properties": _TEXT_FIELDS
     | {
@@ -37,7 +41,7 @@ _BLOCK = _TEXT_BLOCK | {
         "name": _STRING,
         "input": {"type": "object"},
         "tool_use_id": _STRING,
-        "content": _TEXTS,
+        "content": _RESULT,
         "is_error": {"type": "boolean"},
     },
     ACCEPTED: ["cache_control", "caller", "citations"],

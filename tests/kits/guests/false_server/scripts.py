@@ -2,6 +2,7 @@
 
 import codecs
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -25,6 +26,9 @@ class Voice:
         end_id: The token that ends an answer.
         num_tokens: Tokens after which answers end by themselves; 0: only at their limit.
         follows: It follows the form that a request asks for; else it says what it always says.
+        reply: Returns the whole answer to the text of a prompt; None: the answer is the endless one.
+        context_length: What it says of its longest sequence, in tokens.
+        kv_blocks: What vLLM says of its KV cache, in blocks of 16 tokens.
     """
 
     style: Style
@@ -34,6 +38,9 @@ class Voice:
     model: str
     num_tokens: int = 0
     follows: bool = True
+    reply: Callable[[str], str | None] = lambda _: None
+    context_length: int = 4096
+    kv_blocks: int = 1000
 
     def prompt_ids(self, prompt: object) -> list[int]:
         """The tokens of a prompt in either form."""
@@ -95,11 +102,14 @@ def write_script(voice: Voice, body: Object, after: int) -> Script:
     if forced := _forced(body.get("logit_bias")):
         ids = [forced] * limit
         ends = False
+    text = voice.reply(voice.tokenizer.decode(prompt))
+    if text is not None:
+        ids, ends = voice.tokenizer.encode(text, add_special_tokens=False), True
     if ends:
         ids.append(voice.end_id)
         ids = ids[:limit]
         ends = ids[-1] == voice.end_id
-    if voice.follows and (form := form_of(voice.style, body)):
+    if text is None and voice.follows and (form := form_of(voice.style, body)):
         spaced = "json_schema" in body
         ids = formed_answer(form, voice.tokenizer, voice.end_id, limit, spaced=spaced)
         ends = ids[-1] == voice.end_id

@@ -6,7 +6,14 @@ import pytest
 
 from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.admission.errors.shapes import error_body, renamed
-from shared.errors import InvalidRequest, Overloaded, RateLimited, RequestTooLarge, RyzError
+from shared.errors import (
+    ContextLengthExceeded,
+    InvalidRequest,
+    Overloaded,
+    RateLimited,
+    RequestTooLarge,
+    RyzError,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,6 +35,30 @@ def test_errors_on_anthropics_paths_have_anthropics_shape(error: Exception, kind
     body = json.loads(error_body(answer_for(error), path, "mine"))
     assert (body["type"], body["request_id"], body["error"]["type"]) == ("error", "mine", kind)
     assert body["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "words"),
+    [
+        (
+            {"context_length": 4096, "prompt_tokens": 5000, "max_tokens": 64},
+            "prompt is too long: 5000 tokens > 4096 maximum; too long",
+        ),
+        (
+            {"context_length": 4096, "prompt_tokens": 4000, "max_tokens": 32000},
+            "input length and `max_tokens` exceed context limit: 4000 + 32000 > 4096; too long",
+        ),
+        (
+            {"context_length": 4096, "prompt_tokens": 4096},
+            "prompt is too long: 4096 tokens > 4096 maximum; too long",
+        ),
+        ({}, "too long"),
+    ],
+)
+def test_a_prompt_that_does_not_fit_is_told_in_anthropics_words(sizes: dict[str, int], words: str) -> None:
+    answer = answer_for(ContextLengthExceeded("too long", param="messages", **sizes))
+    assert json.loads(error_body(answer, "/v1/messages"))["error"]["message"] == words
+    assert json.loads(error_body(answer, "/v1/chat/completions"))["error"]["message"] == "too long"
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/messagesx", "/v1/responses", "/"])

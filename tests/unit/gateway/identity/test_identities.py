@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import pytest
 
-from services.gateway.admission.errors.refusals import HttpRefusal
+from services.gateway.admission.errors.refusals import HttpRefusal, answer_for
 from services.gateway.admission.identity.account_copy import KEEP_S, SURE_S
 from services.gateway.admission.identity.guesses import MAX_WRONG
 from services.gateway.admission.identity.identities import Identities
@@ -75,6 +75,16 @@ def test_the_first_key_closes_the_api_and_the_last_one_that_goes_does_not_open_i
 def test_a_key_in_the_form_of_stored_ones_is_refused_if_it_is_none_also_by_an_open_gateway() -> None:
     found = Accounts().identities()
     assert refused(found, new_key()) == (401, "invalid_api_key")
+
+
+def test_a_request_without_a_valid_key_is_not_to_be_sent_again_as_it_is() -> None:
+    found = Accounts().identities(OWN)
+    for authorization in (b"", b"Bearer sk-wrong-key"):
+        with pytest.raises(HttpRefusal) as refusal:
+            found.find(authorization)
+        headers = dict(answer_for(refusal.value).headers)
+        assert headers[b"www-authenticate"] == b"Bearer"
+        assert headers[b"x-should-retry"] == b"false"
 
 
 def test_a_key_ends_at_its_time() -> None:

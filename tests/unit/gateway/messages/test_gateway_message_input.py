@@ -77,6 +77,32 @@ def test_choices_of_tools(given: str, taken: str) -> None:
     assert (tools.choice, tools.parallel) == (taken, True)
 
 
+def test_a_search_for_tools_names_what_it_found() -> None:
+    reference = {"type": "tool_reference", "tool_name": "forecast"}
+    found = {**RESULT, "content": [{"type": "text", "text": "One tool:"}, reference]}
+    messages = [HELLO, {"role": "assistant", "content": [USE]}, {"role": "user", "content": [found]}]
+    request = request_of(messages=messages, tools=[TOOL, {**TOOL, "name": "forecast", "defer_loading": True}])
+    assert request.messages is not None
+    assert request.messages[-1].content == "One tool:\nThe tool forecast can be called now."
+    assert request.tools is not None
+    assert [tool.name for tool in request.tools.tools] == ["weather", "forecast"]
+
+
+@pytest.mark.parametrize(
+    ("content", "field"),
+    [
+        ([{"type": "tool_result", "tool_use_id": "t1", "content": [{"type": "tool_reference"}]}],
+         "messages[2].content[0].content[0].tool_name"),
+        ([RESULT, {"type": "tool_reference", "tool_name": "weather"}], "messages[2].content[1].type"),
+    ],
+)  # fmt: skip
+def test_references_to_tools_are_of_results_and_have_a_name(content: Any, field: str) -> None:
+    messages = [HELLO, {"role": "assistant", "content": [USE]}, {"role": "user", "content": content}]
+    with pytest.raises(InvalidRequest) as caught:
+        request_of(messages=messages, tools=[TOOL])
+    assert caught.value.data["param"] == field
+
+
 def test_a_request_without_a_session_begins_one() -> None:
     request = request_of()
     assert request.session is not None
