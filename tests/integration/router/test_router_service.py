@@ -173,7 +173,8 @@ async def test_a_silent_group_is_lost_and_welcome_again(
     nats_url: str, caller: Caller, leaders: list[Leader]
 ) -> None:
     async with router(nats_url) as service:
-        groups = {f"s-{i}": await caller.group_of(f"s-{i}") for i in range(12)}
+        await until_known(service, *leaders)
+        groups = {f"s-{i}": await caller.group_of(f"s-{i}") for i in range(30)}
         session, other = [session for session, group in groups.items() if group == leaders[0].group][:2]
         leaders[0].beating = False
         await until(lambda: [one["lost"] for one in service.status().detail["groups"]] == ["silent", ""])
