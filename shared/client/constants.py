@@ -24,7 +24,7 @@ class ClientConstants:
     """Time limit for a leader's resend."""
     resend_patience: int = 10
     """Time limits of a resend for which a leader that is silent counts as slow: on a busy machine it answers
-    late, routers tell a loss sooner, and the broker says at once if nobody listens."""
+    late, routers report a loss sooner, and the broker reports at once that a subject has no subscriber."""
     resend_attempts: int = 3
     """Resends in a row without progress after which the group counts as lost."""
     reconnect_grace_s: float = 3.0

@@ -97,9 +97,9 @@ def check_scopes(identity: Identity, route: str, method: str) -> None:
     """Checks whether a call is within what its key may be used for.
 
     Args:
-        identity: Of the key.
-        route: Of the call; it names the API, over every transport.
-        method: Of HTTP.
+        identity: What the key says of its caller.
+        route: The path of the call, which names the API over every transport.
+        method: The HTTP method.
 
     Raises:
         HttpRefusal: It is not; says what the key may be used for.
@@ -131,7 +131,7 @@ class ModelScope:
     """The models of one caller.
 
     Args:
-        identity: Of the caller.
+        identity: The caller.
         register: Has its tenant's models.
         aliases: Models by other names, by which lists may name them.
     """

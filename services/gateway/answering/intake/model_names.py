@@ -247,7 +247,7 @@ class UsableModels:
         return scope is None or scope.allows(model, await self._aliases.base_of(model))
 
     async def check(self, caller: Caller, real: str, asked: str) -> None:
-        """Checks the model of a call, and notes what may be told of others.
+        """Checks the model of a call, and notes which other models its caller may learn of.
 
         Args:
             caller: Was admitted.

@@ -91,7 +91,7 @@ def _version(headers: RawHeaders) -> int:
     found = _VERSION.fullmatch(raw.strip())
     if found is None:
         raise InvalidRequest(
-            '`If-Match` is the version of the session that `X-Ryz-Session` told, such as "3", or *',
+            '`If-Match` is the version of the session in `X-Ryz-Session`, such as "3", or *',
             param="if-match",
         )
     return int(found[1])

@@ -157,10 +157,17 @@ class RetransmitBuffer:
         key = self._calls.get((tenant, call_key))
         return None if key is None or self._requests[key].failed else key
 
-    def give_to_reader(self, key: str, request: GenerateRequest, reader: str) -> None:
-        """Gives a kept request to another caller; only its new attempt is valid from here on."""
+    def give_to_reader(self, key: str, request: GenerateRequest, reader: str, now: float) -> None:
+        """Gives a kept request to another caller; only its new attempt is valid from here on.
+
+        Of a request that has ended, the caller has the whole retention time to ask for the frames.
+        """
         retained = self._requests[key]
         retained.request, retained.attempt, retained.reader = request, request.attempt, reader
+        ended = retained.account.ended
+        if key in ended:
+            retained.ended_at = now
+            ended[key] = ended.pop(key)
 
     def add_frame(self, key: str, frame: AnyFrame, now: float) -> bytes:
         """Keeps a frame of an open request; returns it encoded. `Done` and `Failed` start its retention."""

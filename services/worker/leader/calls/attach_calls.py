@@ -51,7 +51,7 @@ class AttachCalls:
             if request is None:
                 return None
             self._hand_over(request)
-            buffer.give_to_reader(key, request, message.reply)
+            buffer.give_to_reader(key, request, message.reply, self._context.clock())
             self._context.metrics.attached.inc()
         return Attached(
             request=codec.encode(request),

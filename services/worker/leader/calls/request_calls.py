@@ -4,6 +4,8 @@ On a tenant's subject the broker vouches for the caller, which reaches requests 
 subjects are for services, whose messages are trusted.
 """
 
+import structlog
+
 from services.worker.leader.context import LeaderContext
 from services.worker.leader.request_table import RequestTable
 from shared import codec
@@ -12,6 +14,8 @@ from shared.errors import Overloaded
 from shared.flow.retry_budgets import ResendBudget
 from shared.messages import Cancel, Resend, ResendReply
 from shared.subjects import caller_of, tenant_of
+
+log = structlog.get_logger(__name__)
 
 
 class RequestCalls:
@@ -50,10 +54,17 @@ class RequestCalls:
             most = self._budget.bytes_per_s
             why = f"user {caller.user} has more frames sent again than {most} bytes a second"
             raise Overloaded(why, retry_after_s=wait_s)
+        kept = []
         for key in table.keys_of(tenant_of(message.subject, resend.tenant), resend.request_id):
             reply = table.buffer.frames_from(key, resend.attempt, resend.from_seq, self._reply_bytes)
             if reply.known:
                 break
+            if (retained := table.buffer.kept(key)) is not None:
+                kept.append(f"attempt {retained.attempt} from frame {retained.first_seq}")
+        if not reply.known:
+            log.info("frames that are asked for are not kept", request_id=resend.request_id,
+                     attempt=resend.attempt, from_seq=resend.from_seq,
+                     why=f"kept: {', '.join(kept) or 'nothing'}")  # fmt: skip
         if caller is not None:
             self._budget.spend_bytes(caller.user, len(codec.encode(reply)), now)
         return reply

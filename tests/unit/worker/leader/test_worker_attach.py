@@ -50,13 +50,25 @@ def outbox(*frames: AnyFrame, **more: Any) -> RetransmitBuffer:
 
 def test_what_is_given_counts_as_the_new_attempt() -> None:
     box = outbox(Accepted(request_id="r", group="g"), tokens(1))
-    box.give_to_reader("r", request(attempt=1), "b")
+    box.give_to_reader("r", request(attempt=1), "b", 0.0)
     box.add_frame("r", Tokens(request_id="r", seq=2, attempt=1, deltas=[]), 0.0)
     assert box.frames_from("r", 0, 0) == ResendReply(known=False, attempt=1)
     reply = box.frames_from("r", 1, 0)
     assert [(frame.seq, frame.attempt) for frame in reply.frames] == [(0, 1), (1, 1), (2, 1)]
     assert (reply.attempt, reply.next_seq, reply.known) == (1, 3, True)
     assert box.attempt("r") == 1
+
+
+def test_an_ended_request_is_kept_for_the_whole_retention_after_it_is_attached() -> None:
+    box = outbox(Done(request_id="r", seq=0, usage=Usage()))
+    box.open_attempt("s", 0, 0, request(request_id="s"))
+    box.add_frame("s", Done(request_id="s", seq=0, usage=Usage()), 5.0)
+    box.give_to_reader("r", request(attempt=1), "b", 9.0)
+    box.forget_expired(15.0)  # the other one, which ended later, goes first now
+    assert box.kept("s") is None
+    assert box.frames_from("r", 1, 0).known
+    box.forget_expired(19.0)
+    assert not box.frames_from("r", 1, 0).known
 
 
 @pytest.mark.parametrize(

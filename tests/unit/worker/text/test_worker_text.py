@@ -215,7 +215,7 @@ def test_a_reply_is_no_larger_for_having_changed_hands() -> None:
     outbox.open_attempt("r", 0, 0, asked)
     for seq in range(50):
         outbox.add_frame("r", Tokens(request_id="r", seq=seq, deltas=[]), 0.0)
-    outbox.give_to_reader("r", msgspec.structs.replace(asked, attempt=MAX_ATTEMPT), "reader")
+    outbox.give_to_reader("r", msgspec.structs.replace(asked, attempt=MAX_ATTEMPT), "reader", 0.0)
     reply = outbox.frames_from("r", MAX_ATTEMPT, 0, max_bytes=2_000)
     assert {frame.attempt for frame in reply.frames} == {MAX_ATTEMPT}
     assert 1 < len(reply.frames) < 49
