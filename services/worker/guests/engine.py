@@ -1,7 +1,8 @@
 """A guest behind the engine port: a step of it is what has arrived.
 
 A sequence's admission opens a stream at the guest, its release closes it. A step ends as soon as a sequence
-of its plan has a token, together with all tokens that arrive in the same iteration of the event loop. More
+of its plan has a token, and `GATHER_S` later if others of the plan have none: a server computes a token of each
+sequence at once and sends them one after the other, and each step here costs work for every sequence. More
 tokens of a sequence wait here for the steps that follow.
 """
 
@@ -20,6 +21,7 @@ from services.worker.rank_protocol.step_masks import StepMasks
 from services.worker.rank_protocol.step_times import StepTimes
 from shared.guests.needs import guest_fingerprint
 
+GATHER_S = 0.002
 _STOPPED = Failure("start_failed", "the guest is stopped")
 
 
@@ -45,8 +47,8 @@ class GuestEngine:
         self._streams: dict[int, GuestStream] = {}
         self._plan: StepPlan | None = None  # of the step that waits
         self._result: asyncio.Future[StepResult] | None = None
-        self._wanted: set[int] = set()  # sequences of that step that are to bring a token
-        self._ending: asyncio.Handle | None = None  # ends that step when this iteration is over
+        self._missing: set[int] = set()  # sequences of that step that are to bring a token and have not
+        self._ending: asyncio.TimerHandle | None = None  # ends that step without those
         self._steps = 0
         self._on_idle_failure: Callable[[], None] | None = None
         guest.watch(self._on_part, self._on_guest_lost)
@@ -88,7 +90,8 @@ class GuestEngine:
                 self._guest.close(seq_id)
         result: asyncio.Future[StepResult] = asyncio.get_running_loop().create_future()
         self._plan, self._result = plan, result
-        self._wanted = {chunk.seq_id for chunk in plan.chunks if chunk.sample}
+        wanted = {chunk.seq_id for chunk in plan.chunks if chunk.sample}
+        self._missing = set(wanted)
         self._steps += 1
         for new in plan.admit:
             self._open(new, facts)
@@ -97,7 +100,7 @@ class GuestEngine:
                 self._refuse(chunk.seq_id, "it takes no masks of grammars; the request needs another group")
         if self._result is result and not result.done():
             streams = self._streams
-            if not self._wanted or any(streams[seq_id].has_result for seq_id in self._wanted):
+            if not wanted or any(streams[seq_id].has_result for seq_id in wanted):
                 self._end_step()
         return result
 
@@ -164,9 +167,14 @@ class GuestEngine:
         if stream is None:
             return  # it was released a moment ago
         stream.add_part(part)
-        waits = self._result is not None and not self._result.done() and part.seq_id in self._wanted
-        if waits and stream.has_result and self._ending is None:
-            self._ending = asyncio.get_running_loop().call_soon(self._end_step)
+        if self._result is None or self._result.done() or part.seq_id not in self._missing:
+            return
+        if stream.has_result:
+            self._missing.discard(part.seq_id)
+            if not self._missing:
+                self._end_step()
+            elif self._ending is None:
+                self._ending = asyncio.get_running_loop().call_later(GATHER_S, self._end_step)
 
     def _end_step(self) -> None:
         plan, result = self._plan, self._result
@@ -202,4 +210,4 @@ class GuestEngine:
         if self._ending is not None:
             self._ending.cancel()
         self._plan = self._result = self._ending = None
-        self._wanted = set()
+        self._missing = set()
