@@ -50,18 +50,29 @@ def tokens(result: StepResult) -> list[tuple[int, int]]:
     return [(one.seq_id, one.token_id) for one in result.sampled]
 
 
-async def test_a_step_ends_with_all_tokens_of_an_iteration_of_the_event_loop(
+async def test_a_step_gathers_tokens_for_a_moment_after_the_first(
     guest: ScriptedGuest, engine: GuestEngine
 ) -> None:
     step = engine.submit(first(1, 1, 2, 3))
     await asyncio.sleep(0)
     assert not step.done()
     guest.bring(3)
+    await asyncio.sleep(0)
     guest.bring(1)
     assert not step.done()
     result = await step
     assert result.step_id == 1
     assert tokens(result) == [(1, 100), (3, 100)]
+
+
+async def test_a_step_ends_at_once_when_all_sequences_have_a_token(
+    guest: ScriptedGuest, engine: GuestEngine
+) -> None:
+    step = engine.submit(first(1, 1, 2))
+    guest.bring(2, 2)
+    guest.bring(1)
+    assert step.done()
+    assert tokens(await step) == [(1, 100), (2, 100)]
 
 
 async def test_more_tokens_of_a_sequence_wait_for_the_steps_that_follow(
