@@ -1,9 +1,9 @@
 """A guest behind the engine port: a step of it is what has arrived.
 
-A sequence's admission opens a stream at the guest, its release closes it. A step ends as soon as a sequence
-of its plan has a token, and `GATHER_S` later if others of the plan have none: a server computes a token of each
-sequence at once and sends them one after the other, and each step here costs work for every sequence. More
-tokens of a sequence wait here for the steps that follow.
+A sequence's admission opens a stream at the guest, its release closes it. A step ends when all sequences of
+its plan have a token, or `GATHER_S` after the first: a server computes a token of each sequence at once and
+sends them one after the other, and each step here costs work for every sequence. More tokens of a sequence
+wait here for the steps that follow.
 """
 
 import asyncio

@@ -1,4 +1,7 @@
-"""One model, served by an own group, llama.cpp's server and a scripted one: sessions move, context stays."""
+"""One model, served by an own group, llama.cpp's server and vLLM's: sessions move, context stays.
+
+Where no vLLM is named, a scripted server stands for it.
+"""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -15,7 +18,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.e2e.stack import Stack
 from tests.kits.guests.guest_fleet import OWN, joined
 from tests.kits.guests.mixed_sessions import MixedSession, turns_by_group
-from tests.kits.guests.servers import false_command, llama_command, served
+from tests.kits.guests.servers import false_command, llama_command, served, vllm_command
 from tests.kits.waiting import PATIENCE_S, wait_for
 
 pytestmark = [pytest.mark.guests, pytest.mark.timeout(scaled(600, 5400))]
@@ -42,11 +45,12 @@ def test_sessions_keep_their_context_in_a_mixed_fleet(tmp_path_factory: pytest.T
     env = {"RYZ_ROUTER_POLICY": "least_loaded", "RYZ_THREADS": "1"}
     with ExitStack() as cleanup:
         stack = cleanup.enter_context(Stack(folder, *options, env=env, calm=False)).await_ready()
-        scripted = false_command("vllm", path, 0, TEXT)
-        servers = [
-            cleanup.enter_context(served("llama", command, folder)),
-            cleanup.enter_context(served("scripted", scripted, folder)),
-        ]
+        commands = {"llama": command}
+        if (vllm := vllm_command(parallel=4)) is not None:
+            commands["vllm"] = vllm
+        else:
+            commands["scripted"] = false_command("vllm", path, 0, TEXT)
+        servers = [cleanup.enter_context(served(name, command, folder)) for name, command in commands.items()]
         for server in servers:
             cleanup.enter_context(joined(stack, server, MODEL, path))
         wait_for(partial(are_ready, stack), "all groups are ready")
@@ -60,6 +64,6 @@ def test_sessions_keep_their_context_in_a_mixed_fleet(tmp_path_factory: pytest.T
             session.check_record(api)
         turns, moves = turns_by_group(sessions), sum(session.moves() for session in sessions)
         record("guests mixed fleet", turns=turns, moves=moves, sessions=SESSIONS)
-        assert turns.keys() == {OWN, "llama", "scripted"}
+        assert turns.keys() == {OWN, *commands}
         assert sum(turns.values()) == SESSIONS * TURNS
         assert moves > 0, "no session moved"

@@ -1,6 +1,7 @@
 """Stacks whose models are served by pairs of groups; the server behind one of them is disturbed."""
 
 import json
+import secrets
 import signal
 import threading
 import time
@@ -139,7 +140,7 @@ class Pair:
         readers = []
         for number in range(count):
             self.asked += 1
-            marker = f"[{self.model} {self.asked}]"
+            marker = f"[{self.model} {secrets.token_hex(4)}]"  # a number would be counted on by the model
             readers.append(Reader(self.stack.state.url, self._body(marker, float(number % 2)), marker))
         return readers
 

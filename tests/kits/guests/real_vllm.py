@@ -12,9 +12,9 @@ from cli.stack.model_dir import demo_model
 from services.worker.guests.vllm.guest import VllmGuest
 from services.worker.guests.vllm.options import VllmOptions
 from services.worker.guests.vllm.process import vllm_environment
+from tests.kits.guests.servers import VLLM_MODEL, VLLM_PYTHON
 from tests.kits.guests.vllm_guest import Watched
 
-PYTHON, MODEL = "RYZ_TEST_VLLM_PYTHON", "RYZ_TEST_VLLM_MODEL"
 # fp32, since answers in company are compared with answers alone
 ARGUMENTS = "--dtype float32 --max-model-len 2048 --max-num-seqs 16 --enforce-eager"
 _REFERENCE = """
@@ -38,15 +38,15 @@ if __name__ == "__main__":
 
 def vllm_python() -> str:
     """An interpreter with vLLM; skips the test if the variable names none."""
-    python = os.environ.get(PYTHON)
+    python = os.environ.get(VLLM_PYTHON)
     if not python:
-        pytest.skip(f"{PYTHON} names no interpreter with vLLM")
+        pytest.skip(f"{VLLM_PYTHON} names no interpreter with vLLM")
     return python
 
 
 def vllm_model() -> Path:
     """The model that the variable names, by default the demo model."""
-    return Path(os.environ.get(MODEL) or demo_model())
+    return Path(os.environ.get(VLLM_MODEL) or demo_model())
 
 
 def vllm_options(arguments: str = ARGUMENTS) -> VllmOptions:

@@ -16,6 +16,7 @@ from tests.kits.guests.recording_proxy import RecordingProxy
 from tests.kits.waiting import PATIENCE_S
 
 LLAMA_PYTHON, LLAMA_MODEL = "RYZ_TEST_LLAMA_PYTHON", "RYZ_TEST_LLAMA_MODEL"
+VLLM_PYTHON, VLLM_MODEL = "RYZ_TEST_VLLM_PYTHON", "RYZ_TEST_VLLM_MODEL"
 
 
 @contextmanager
@@ -53,6 +54,15 @@ def llama_command(*, parallel: int = 4, context: int = 2048, threads: int = 0) -
     script = Path(__file__).with_name("llama_program.py")
     sizes = ["--parallel", str(parallel), "--context", str(context), "--threads", str(threads)]
     return [python, str(script), model, *sizes], Path(model)
+
+
+def vllm_command(**sizes: int) -> list[str] | None:
+    """Returns the command of vLLM's own server; None where no interpreter or no model directory is named."""
+    python, model = os.environ.get(VLLM_PYTHON), os.environ.get(VLLM_MODEL)
+    if not python or not model:
+        return None
+    options = [part for name, size in sizes.items() for part in (f"--{name}", str(size))]
+    return [python, str(Path(__file__).with_name("vllm_program.py")), model, *options]
 
 
 def false_command(style: str, tokenizer: Path, end_id: int, text: str, *options: str) -> list[str]:
@@ -97,10 +107,10 @@ class GuestServer:
         self.proxy.target = int(line)
 
     def kill(self) -> None:
-        """Kills it and waits for its end."""
+        """Kills it with the processes that it has started, and waits for its end."""
         assert self._process is not None
         assert self._process.stdout is not None
-        self._process.kill()
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._process.stdout.close()
 

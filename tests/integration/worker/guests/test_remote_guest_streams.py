@@ -112,6 +112,22 @@ async def test_an_answer_goes_on_elsewhere_without_a_seam(style: Style, pairs: d
 
 @in_one_loop
 @pytest.mark.parametrize("style", ["vllm", "llama.cpp", "text"])
+async def test_a_length_within_a_character_is_reached(style: Style, pairs: dict[Style, Pair]) -> None:
+    server, run = ready(pairs, style)
+    whole = server.voice.next_tokens(len(PROMPT), 88)
+    within = [
+        size
+        for size in range(1, 88)
+        if bytes(whole[:size]).decode(errors="ignore").encode() != bytes(whole[:size])
+    ]
+    assert within
+    for size in within:
+        brought = await run.run(guest_sequence(PROMPT, max_tokens=size, eos_ids=[END]))
+        assert (brought.token_ids, brought.error, brought.finished) == (whole[:size], "", "length")
+
+
+@in_one_loop
+@pytest.mark.parametrize("style", ["vllm", "llama.cpp", "text"])
 async def test_an_end_of_the_model_is_its_end_token(style: Style, pairs: dict[Style, Pair]) -> None:
     server, run = ready(pairs, style)
     server.voice.num_tokens = 30
