@@ -74,6 +74,18 @@ def test_an_attempt_that_brought_nothing_is_no_beginning() -> None:
     assert check_seams(answer("Once upon"), begun, BYTES, own="") == 1
 
 
+def test_a_server_that_ended_by_length_within_a_character_was_asked_again() -> None:
+    attempts = [replace(attempt("", "Once up"), ended=True), attempt("Once up", "é")]
+    whole, within = replace(answer("Once upé"), resumed=""), replace(answer("Once up\ufffd"), resumed="")
+    assert check_seams(whole, attempts, BYTES, own="") == 0
+    assert check_seams(within, attempts, BYTES, own="") == 0
+    for wrong in ("Once u\ufffd", "Once uup\ufffd", "Once upx"):
+        with pytest.raises(AssertionError):
+            check_seams(answer(wrong), attempts, BYTES, own="")
+    with pytest.raises(AssertionError):  # a group that was lost gives no answer that is cut
+        check_seams(within, [attempt("", "Once up"), attempt("Once up", "é")], BYTES, own="")
+
+
 def test_an_answer_of_an_own_group_alone() -> None:
     assert check_seams(answer(own_text(0, 30), group="g0"), [], BYTES, own="g0") == 0
     for wrong, group in ((own_text(1, 30), "g0"), (own_text(0, 30), "first")):
