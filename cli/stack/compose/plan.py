@@ -26,6 +26,7 @@ from shared.host.cores_and_memory import total_bytes, usable_cores
 PLAN, GATEWAY, MORE = "plan.json", "gateway.env", "more.env"
 # what workers see of the container that plans: the volume of models, and the demo model of the images
 SEEN = (Path("/models"), Path("/srv/models"))
+_KV_TOKENS = "RYZ_KV_CACHE_TOKENS"
 _NO_CORES = "in Compose RYZ_CPUSET reserves cores for all workers: leave `cores` out, or use `ryz up`"
 _NO_ADAPTERS = (
     "in Compose nothing registers adapters at the start: leave `adapters` out, and load them while it runs "
@@ -145,12 +146,14 @@ def _write(folder: Path, settled: Settled, groups: int) -> None:
         _write_env(folder / f"g{number}.env", own)
     if len(of_models) == 1:
         # a share of the memory that is free when such a group starts
-        _write_env(folder / MORE, of_models[0] | {"RYZ_KV_CACHE_TOKENS": "0"})
+        _write_env(folder / MORE, of_models[0] | {_KV_TOKENS: "0"})
     _write_env(folder / GATEWAY, {ALIASES: aliases_of(settled.models)})
 
 
 def _write_env(path: Path, values: Mapping[str, str]) -> None:
-    path.write_text("".join(_lines(values)))
+    # an engine of others has a cache of its own, which is not planned; Compose's empty value is none
+    unset = "" if _KV_TOKENS in values else f"unset {_KV_TOKENS}\n"
+    path.write_text(unset + "".join(_lines(values)))
 
 
 def _lines(values: Mapping[str, str]) -> Iterator[str]:

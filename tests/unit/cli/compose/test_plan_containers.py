@@ -16,7 +16,9 @@ from cli.stack.compose.container_facts import STORES_BYTES, container_facts
 from cli.stack.memory_needs import STORE_OVERHEAD
 from cli.stack.model_dir import demo_model
 from services.worker.engine.native import build
+from services.worker.settings import WorkerSettings
 from shared.host import cgroup_memory, cores_and_memory
+from shared.settings import load
 
 ROOT = Path(__file__).parents[4]
 BASE: dict[str, Any] = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
@@ -87,6 +89,37 @@ def test_one_model_gets_its_groups_and_settings_for_more(
     assert "RYZ_PACKED_DIR" not in first, "containers share no directory that workers may write"
     assert read(tmp_path, "more") == first | {"RYZ_KV_CACHE_TOKENS": "0"}
     assert read(tmp_path, "gateway") == {"RYZ_MODEL_ALIASES": ""}
+
+
+@pytest.mark.parametrize("engine", ["vllm", "null"])
+def test_what_is_not_planned_is_no_empty_setting(
+    engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RYZ_MODEL", "demo")
+    monkeypatch.setenv("RYZ_ENGINE", engine)
+    planned(tmp_path)
+    # a worker has all variables that Compose hands on, most of them empty, and then the plan
+    compose = BASE["worker"]["environment"].items()
+    given = {
+        name: str(value).partition(":-")[2].removesuffix("}") for name, value in compose if ":-" in str(value)
+    }
+    plan = f". {tmp_path}/plan/g1.env; env"
+    command = [
+        "env",
+        "-i",
+        *(f"{name}={value}" for name, value in given.items()),
+        f"RYZ_ENGINE={engine}",
+        "sh",
+        "-c",
+        plan,
+    ]
+    lines = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    monkeypatch.setenv("RYZ_VLLM_PYTHON", "/opt/vllm/bin/python")
+    for name in given:
+        monkeypatch.delenv(name, raising=False)
+    for name, _, value in (line.partition("=") for line in lines):
+        monkeypatch.setenv(name, value)
+    assert load(WorkerSettings).engine == engine
 
 
 def test_a_plan_is_kept_until_what_it_was_made_of_changes(
