@@ -74,6 +74,13 @@ def test_an_attempt_that_brought_nothing_is_no_beginning() -> None:
     assert check_seams(answer("Once upon"), begun, BYTES, own="") == 1
 
 
+def test_a_second_copy_that_brought_nothing() -> None:
+    attempts = [attempt("", "Once upon"), attempt("", ""), attempt("Once u", "nder")]
+    assert check_seams(answer("Once under"), attempts, BYTES, own="") == 1
+    with pytest.raises(AssertionError):  # a copy that brought something
+        check_seams(answer("Once under"), [attempts[0], attempt("", "O"), attempts[2]], BYTES, own="")
+
+
 def test_a_server_that_ended_by_length_within_a_character_was_asked_again() -> None:
     attempts = [replace(attempt("", "Once up"), ended=True), attempt("Once up", "é")]
     whole, within = replace(answer("Once upé"), resumed=""), replace(answer("Once up\ufffd"), resumed="")
