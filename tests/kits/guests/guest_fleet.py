@@ -140,7 +140,7 @@ class Pair:
         readers = []
         for number in range(count):
             self.asked += 1
-            marker = f"[{self.model} {secrets.token_hex(4)}]"  # a number would be counted on by the model
+            marker = f"[{self.model} {secrets.token_hex(4)}]"  # a model goes on counting numbers
             readers.append(Reader(self.stack.state.url, self._body(marker, float(number % 2)), marker))
         return readers
 

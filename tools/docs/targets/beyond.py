@@ -18,10 +18,16 @@ def _pick_guest(report: Any, count: int, name: str) -> float:
     return float(row_of(report, concurrency=count)[name])
 
 
-def _at_once(what: str, name: str, **bound: float) -> list[Figure]:
+def _at_once(what: str, name: str, *, most: float | None = None, least: float | None = None) -> list[Figure]:
     """Figures of `ryz bench guest` for each number of answers at once."""
     return [
-        Figure(what.format(count), _GUEST, partial(_pick_guest, count=count, name=name), **bound)  # type: ignore[arg-type]
+        Figure(
+            what.format(count),
+            _GUEST,
+            partial(_pick_guest, count=count, name=name),
+            most=most,
+            least=least,
+        )
         for count in (1, 8, 32)
     ]
 
