@@ -37,14 +37,16 @@ class InjectedFault:
 def figures(faults: list[InjectedFault], readers: Readers, calm: list[Reading]) -> dict[str, Any]:
     """Return the report's figures.
 
-    `pause_ms` is of streams whose group was hit, `others_ms` of other streams at the same time, `calm_ms`
-    between frames without faults. `breakdown_ms` has the time from the fault until the caller knew of the
-    loss (detect), from there until another group had the request (republish), and from there until tokens
-    came (first_token), of which fetch is one fetch on average. `uncounted` are losses without a pause, mostly
-    of streams that began after the fault and went to the group before the loss was known.
+    `pause_ms` is of streams that had begun and whose group was hit, `others_ms` of other streams that had
+    begun, at the same time, `calm_ms` between frames without faults. `breakdown_ms` has the time from the
+    fault until the caller knew of the loss (detect), from there until another group had the request
+    (republish), and from there until tokens came (first_token), of which fetch is one fetch on average.
+    `unbegun_ms` is how long after the fault the first frame came of requests whose group was hit before it.
+    `uncounted` are losses without a pause, mostly of streams that began after the fault and went to the group
+    before the loss was known.
     """
     pauses: dict[Victim, list[float]] = {"rank": [], "leader": []}
-    others, rows = list[float](), []
+    others, unbegun, rows = list[float](), list[float](), []
     every: _PauseParts = {name: [] for name in _PARTS}
     for fault, following in zip_longest(faults, faults[1:]):
         until, hit = fault.at + _WINDOW_S, list[float]()
@@ -54,8 +56,12 @@ def figures(faults: list[InjectedFault], readers: Readers, calm: list[Reading]) 
         for reading in readers.readings:
             if reading.began > fault.at or reading.ended < fault.at:
                 continue
-            pause = 1000 * reading.pause_around(fault.at, until)
             mine = next((one for one in reading.interruptions if fault.at <= one.lost_at < until), None)
+            first_at = reading.arrivals[0] if reading.arrivals else reading.ended
+            if first_at > fault.at:
+                unbegun += [1000 * (first_at - fault.at)] if mine is not None else []
+                continue
+            pause = 1000 * reading.pause_around(fault.at, until)
             if mine is None:
                 others.append(pause)
                 continue
@@ -72,14 +78,15 @@ def figures(faults: list[InjectedFault], readers: Readers, calm: list[Reading]) 
         "kills": len(faults),
         "killed": {victim: sum(fault.victim == victim for fault in faults) for victim in pauses},
         "streams": len(readers.readings),
-        "interrupted": len(hits),
-        "uncounted": losses - len(hits),
+        "interrupted": len(hits) + len(unbegun),
+        "uncounted": losses - len(hits) - len(unbegun),
         "unequal": readers.unequal,
         "lost": len(readers.failures),
         "hung": sum(failure.startswith("deadline") for failure in readers.failures),
         "failures": sorted(set(readers.failures))[:10],
         "pause_ms": spread(hits),
         "pause_by_victim_ms": {victim: spread(values) for victim, values in pauses.items()},
+        "unbegun_ms": spread(unbegun),
         "others_ms": spread(others),
         "calm_ms": spread(gaps),
         "breakdown_ms": {name: spread(values) for name, values in every.items()}

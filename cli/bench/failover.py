@@ -60,6 +60,7 @@ def _show(report: Report) -> None:
         "  until another group had it": parts["republish"],
         "  until tokens came": parts["first_token"],
         "    of which one fetch of KV": parts["fetch"],
+        "first frame of a request that had none, after the fault": report["unbegun_ms"],
         "pause of other streams": report["others_ms"],
         "between frames without faults": report["calm_ms"],
     }

@@ -54,7 +54,11 @@ def stored(chaos: Chaos, story: Story) -> None:
             shown = chaos.session(talk.session_id)
             return shown.get("turns") == talk.turns and shown["blocks"] > 0
 
-        wait_for(has_all, f"{talk.session_id} is stored")
+        try:
+            wait_for(has_all, f"{talk.session_id} is stored")
+        except AssertionError as error:
+            shown = chaos.session(talk.session_id)
+            raise AssertionError(f"{error}; of {talk.turns} turns: {shown}") from None
 
 
 def test_without_trouble_kv_is_fetched(chaos: Chaos, lights: Lights) -> None:

@@ -21,7 +21,13 @@ import structlog
 
 from services.worker.orchestrator.fork_server_client import ForkServerClient
 from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading, read_cpu, read_process
-from services.worker.orchestrator.rank_process_handle import STILL_RUNNING, RankProcessHandle, SpawnedRank
+from services.worker.orchestrator.rank_process_handle import (
+    STILL_RUNNING,
+    RankProcessHandle,
+    SpawnedRank,
+    runs,
+    stat,
+)
 from services.worker.orchestrator.time_limits import UsableLimit
 from shared.host.own_python import module_command, module_environment
 from shared.host.thread_counts import thread_ids
@@ -201,8 +207,11 @@ class ProcessGroupManager:
                 rank.process.kill()
         await self._wait_ended(ranks, KILL_WAIT_S)
         if left := [rank for rank in ranks if rank.process.poll() is None]:
-            log.warning("a rank did not end when it was killed", pid=left[0].pid)
-            self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
+            log.warning(
+                "a rank did not end when it was killed", pid=left[0].pid, why=self._describe_left(left[0])
+            )
+            if any(runs(rank.pid) for rank in left):
+                self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
 
     def read_waited(self, ranks: Sequence[RankProcess]) -> dict[int, ProcessReading | None]:
         """Return the counts of the processes of these ranks and of the fork server, by process id."""
@@ -216,6 +225,13 @@ class ProcessGroupManager:
         if self._fork_server is not None:
             self._fork_server.end_server()
             self._fork_server = None
+
+    def _describe_left(self, rank: RankProcess) -> str:
+        """The kernel's letters for the states of a rank and of the fork server, which tells of its end."""
+        states = {"rank": stat(rank.pid)[:1]}
+        if self._fork_server is not None:
+            states["fork server"] = stat(self._fork_server.pid)[:1]
+        return ", ".join(f"state of the {name}: {(state or ['gone'])[0]}" for name, state in states.items())
 
     async def _wait_ended(self, ranks: Sequence[RankProcess], limit_s: float) -> None:
         """Wait for the ends of ranks, for that much time that they and the fork server can use."""

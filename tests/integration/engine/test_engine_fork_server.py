@@ -3,16 +3,15 @@
 import asyncio
 import os
 import signal
-import subprocess
 import sys
-import time
 from collections import Counter
 from pathlib import Path
 
 import psutil
 import pytest
+import structlog
 
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
+from services.worker.orchestrator.process_group_manager import RankStart
 from services.worker.orchestrator.rank_engine import RankEngine
 from services.worker.rank_protocol.failures import EngineFailed
 from services.worker.rank_protocol.plan import StepPlan
@@ -20,7 +19,7 @@ from tests.kits.chaos.scale import scaled
 from tests.kits.engine.rank_options import rank_options
 from tests.kits.engine.rank_threads import GREEDY, generate, make_llama
 from tests.kits.engine.shared_fork_server import end_shared_fork_servers
-from tests.kits.waiting import PATIENCE_S, until, wait_for
+from tests.kits.waiting import PATIENCE_S, until
 
 PROMPT = [5, 9, 2, 77, 140]
 RESTARTS = scaled(4, 50)
@@ -165,6 +164,30 @@ async def test_a_fork_server_that_hangs_is_replaced(model: Path, monkeypatch: py
         await engine.stop()
 
 
+async def test_a_fork_server_that_tells_late_of_a_rank_that_is_dead_is_kept(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("services.worker.orchestrator.process_group_manager.KILL_WAIT_S", 0.2)
+    engine = engine_of(model)
+    try:
+        pid = (await engine.start()).ranks[0].pid
+        fork_server = parent(pid)
+        os.kill(fork_server, signal.SIGSTOP)
+        os.kill(pid, signal.SIGKILL)
+        with pytest.raises(EngineFailed, match="killed by SIGKILL"):
+            await submit_on(engine)
+        with structlog.testing.capture_logs() as lines:
+            await engine.stop()
+        (line,) = [one for one in lines if one["event"] == "a rank did not end when it was killed"]
+        assert line["why"] == "state of the rank: Z, state of the fork server: T"
+        os.kill(fork_server, signal.SIGCONT)
+        again = await engine.start()
+        assert parent(again.ranks[0].pid) == fork_server
+        assert not psutil.pid_exists(pid)
+    finally:
+        await engine.stop()
+
+
 async def test_a_prepared_engine_starts_at_once_and_an_unused_one_leaves_nothing(model: Path) -> None:
     engine = engine_of(model, world=2)
     engine.start_fork_server()
@@ -224,62 +247,6 @@ async def test_a_fork_server_with_threads_does_not_fork(
     text = capfd.readouterr().err
     assert '"count": 2' in text or "count=2" in text
     assert "RYZ_RANK_START=spawn" in text
-
-
-async def test_a_rank_whose_code_breaks_is_reported_by_its_exit_code() -> None:
-    manager = ProcessGroupManager(start="fork")
-    try:
-        (rank,) = manager.spawn_ranks(1, 1)
-        assert rank.describe_end() == "still running"
-        rank.sock.setblocking(True)
-        rank.sock.sendall(b"\xff" * 64)  # not a frame, as after a bug in the leader
-        assert rank.sock.recv(1 << 16)  # the error message
-        assert rank.describe_end(5.0) == "exit code 1"
-        assert rank.pid > 0
-        assert rank.memory_bytes() == 0
-    finally:
-        await manager.stop_ranks(1.0)
-        manager.stop_fork_server()
-
-
-@pytest.mark.parametrize("start", ["fork", "spawn"])
-async def test_a_group_that_ended_leaves_no_socket_open(start: RankStart) -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    manager = ProcessGroupManager(start=start)
-    for _ in range(2):
-        ranks = manager.spawn_ranks(2, 1, kv_sockets=True)
-        sockets = [sock for rank in ranks for sock in (rank.sock, rank.kv_sock, rank.life_sock)]
-        assert None not in sockets
-        manager.kill_ranks()
-        await manager.stop_ranks(0.0)
-    manager.stop_fork_server()
-    assert len(os.listdir("/proc/self/fd")) == before
-
-
-LEADER = """
-import os, sys
-from services.worker.orchestrator.process_group_manager import ProcessGroupManager, RankStart
-manager = ProcessGroupManager(start="fork")
-ranks = manager.spawn_ranks(2, 1)
-while not all(rank.pid for rank in ranks): pass
-print(*[rank.pid for rank in ranks], flush=True)
-sys.stdin.read()
-"""
-
-
-def test_the_death_of_a_leader_ends_fork_server_and_ranks() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", LEADER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as leader:
-        assert leader.stdout is not None
-        pids = [int(pid) for pid in leader.stdout.readline().split()]
-        pids.append(parent(pids[0]))
-        for pid in pids:
-            os.kill(pid, signal.SIGINT)  # only the leader handles Ctrl-C
-        time.sleep(0.1)
-        assert all(map(runs, pids))
-        leader.kill()
-    wait_for(lambda: not any(map(runs, pids)), "all have ended")
 
 
 def niceness_of(pid: int) -> Counter[int]:

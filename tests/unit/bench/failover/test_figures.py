@@ -59,6 +59,14 @@ def test_losses_that_no_pause_stands_for_are_reported() -> None:
     assert (measured["interrupted"], measured["uncounted"]) == (1, 1)
 
 
+def test_requests_that_had_nothing_to_show_are_no_pauses() -> None:
+    waits, begins = reading([2.5, 2.6], 2.02), reading([2.3, 2.9])  # neither has a frame at the fault
+    measured = report([InjectedFault("rank", "g0", 2.0)], waits, begins)
+    assert (measured["interrupted"], measured["uncounted"]) == (1, 0)
+    assert (measured["unbegun_ms"]["p50"], measured["pause_ms"]["max"]) == (500.0, 0.0)
+    assert measured["others_ms"]["max"] == 0.0
+
+
 def test_the_longest_of_several_pauses_after_a_fault_counts() -> None:
     one = reading([1.0, 2.1, 2.2, 2.9, 9.0])
     assert one.pause_around(2.0, 3.0) == 9.0 - 2.9
