@@ -138,6 +138,11 @@ class Sequence:
         self.order = (-self.priority, self.arrival)
 
     @property
+    def resumed(self) -> bool:
+        """Whether it was admitted elsewhere before, and so goes before others."""
+        return self.arrival < 0
+
+    @property
     def remaining(self) -> int:
         """Tokens whose KV no step computes yet; 1 while decoding."""
         return len(self.tokens) + self.pending - self.planned

@@ -21,8 +21,10 @@ from services.worker.domain.scheduling.fairness.light_prompts import LightPrompt
 from services.worker.domain.scheduling.preemption import Preemption
 from services.worker.domain.scheduling.prompt_budget.prefill_shares import (
     share_among_parties,
+    share_among_runs,
     share_budget,
     shared_context,
+    split_runs,
 )
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PrefillThrottle
 from services.worker.domain.scheduling.prompt_budget.step_costs import StepWork
@@ -97,13 +99,13 @@ class StepPlanner:
         prefilling, num_drafts = self._plan_decodes(draft, most, stand_still=bool(alone))
         if not prefilling and not self._admission.waiting:
             return  # as in nearly all steps
-        num_decodes = len(draft.chunks)
-        whole = self._limits.token_budget - num_decodes - num_drafts
+        whole = self._limits.token_budget - len(draft.chunks) - num_drafts
         decodes = StepWork.of_chunks(draft.planned)
-        rest = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
         if alone:
             prefilling = [sequence for sequence in prefilling if self._fair.is_light(sequence)]
-        else:
+        runs, prefilling = split_runs(prefilling)
+        rest = most = self._throttle.prompt_budget(whole, decodes, shared_context(prefilling))
+        if not alone:
             self._admission.admit(prefilling, rest)
         if self._trials.sequences:
             prefilling = [sequence for sequence in prefilling if not self._trials.is_on(sequence)]
@@ -114,14 +116,16 @@ class StepPlanner:
                 rest -= self._plan_leased(draft, prefilling, rest)
                 prefilling = [sequence for sequence in prefilling if not is_background(sequence)]
         if self._parties.see(self._running, now):
-            prefilling, rest = self._spare_others(draft, prefilling, rest)
+            prefilling, rest = self._spare_others(draft, prefilling, runs, rest)
+        of_runs = share_among_runs(runs, rest // 2 if prefilling else rest)
+        rest -= sum(count for _, count in of_runs)
         if self._fair.has_several:
             shares = share_among_parties(prefilling, rest, self._light.rank)
         else:
             shares = share_budget(prefilling, rest)
-        for sequence, count in shares:
+        for sequence, count in (*of_runs, *shares):
             draft.add_chunk(sequence, self._preemption.within_blocks(sequence, count))
-        if rest < whole and sum(count for _, count in shares) == rest:
+        if most < whole and sum(count for _, count in shares) == rest:
             self._throttle.note_cut(rest)
 
     def _plan_leased(self, draft: StepDraft, prefilling: list[Sequence], rest: int) -> int:
@@ -139,12 +143,12 @@ class StepPlanner:
         return self._parties.were_several(now)
 
     def _spare_others(
-        self, draft: StepDraft, prefilling: list[Sequence], rest: int
+        self, draft: StepDraft, prefilling: list[Sequence], runs: list[Sequence], rest: int
     ) -> tuple[list[Sequence], int]:
         """Keeps a step with prompts short for other parties; plans prompts that lack their last token only.
 
         Returns:
-            The other prompts, and how many of `rest` tokens they get.
+            The other prompts, and how many of `rest` tokens they get with the runs.
         """
         last = [sequence for sequence in prefilling if sequence.remaining == 1][: max(0, rest)]
         for sequence in last:
@@ -152,7 +156,7 @@ class StepPlanner:
         left = [sequence for sequence in prefilling if sequence not in last]
         decoding = {sequence.party for sequence, *_ in draft.planned}
         rest -= len(last)
-        if not decoding or len(decoding) > 1 or any(sequence.party not in decoding for sequence in left):
+        if len(decoding) != 1 or any(sequence.party not in decoding for sequence in (*left, *runs)):
             rest = self._throttle.shared_budget(rest, len(draft.planned), shared_context(left))
         return left, rest
 

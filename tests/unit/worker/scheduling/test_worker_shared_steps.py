@@ -9,7 +9,7 @@ from services.worker.domain.blocks.manager import BlockManager
 from services.worker.domain.scheduling.fairness.light_prompts import SEEN_S
 from services.worker.domain.scheduling.prompt_budget.prefill_throttle import PROBE
 from services.worker.domain.scheduling.scheduler import Scheduler
-from services.worker.domain.scheduling.sequence import Sequence
+from services.worker.domain.scheduling.sequence import Sequence, SequencePhase
 from services.worker.rank_protocol.plan import StepPlan, StepResult
 from tests.kits.worker.options import scheduler_limits
 from tests.kits.worker.scheduler import compute, make
@@ -22,14 +22,15 @@ JUST_OVER = 1.1  # the estimate is not exact, and chunks are whole tokens
 
 
 class Fixed:
-    """A grammar that allows token 1, and forces a run of it after the first token.
+    """A grammar that allows token 1, and forces a run of it after the first token, or a later one.
 
     Args:
         length: Of the run.
+        after: Tokens before it.
     """
 
-    def __init__(self, length: int) -> None:
-        self._length, self._accepted = length, 0
+    def __init__(self, length: int, after: int = 1) -> None:
+        self._length, self._after, self._accepted = length, after, 0
 
     @property
     def ended(self) -> bool:
@@ -42,7 +43,7 @@ class Fixed:
         return b"\x02"
 
     def forced(self) -> list[int]:
-        return [1] * self._length if self._accepted == 1 else []
+        return [1] * self._length if self._accepted == self._after else []
 
 
 class Machine:
@@ -54,9 +55,18 @@ class Machine:
         self.scheduler = Scheduler(BlockManager(8192), limits, clock=lambda: self.now)
         self.arrivals = 0
 
-    def add(self, party: str, prompt: int, output: int, constraint: Fixed | None = None) -> Sequence:
+    def add(
+        self,
+        party: str,
+        prompt: int,
+        output: int,
+        constraint: Fixed | None = None,
+        *,
+        resumed: bool = False,
+    ) -> Sequence:
         self.arrivals += 1
-        sequence = make(f"{party}{self.arrivals}", prompt, output, arrival=self.arrivals)
+        sequence = make(f"{party}{self.arrivals}", prompt, output)
+        sequence.enqueued_as(self.arrivals, first=resumed)
         sequence.tenant = sequence.party = party
         sequence.constraint = constraint
         self.scheduler.add(sequence)
@@ -125,6 +135,58 @@ def test_runs_keep_the_target_beside_decodes_of_their_own_party() -> None:
     assert max(seconds) <= TARGET_S
     machine.seconds_while(lambda: machine.scheduler.has_work)
     assert run.num_output == 300
+
+
+def test_a_run_is_part_of_an_answer_and_waits_for_no_prompts_of_newcomers() -> None:
+    machine = Machine()
+    machine.warm_up("crowd")
+    machine.add("crowd", 4, 100)
+    run = machine.add("other", 2, 100, Fixed(40, after=50))
+    machine.seconds_while(lambda: run.num_output < 50)
+    for number in range(40):  # each has more credit than one that has got so much
+        machine.add(f"new{number}", 400, 1)
+    without = 0
+    while run.phase is not SequencePhase.ENDED:
+        seq_id = run.seq_id
+        plan, _ = machine.step()
+        without += all(piece.seq_id != seq_id for piece in plan.chunks)
+    assert len(machine.scheduler.waiting) > 20
+    assert without <= 1  # one of prompts alone, see `light_prompts.py`
+
+
+def test_runs_leave_half_of_the_room_to_prompts() -> None:
+    machine = Machine()
+    machine.warm_up("crowd")
+    runs = [machine.add("other", 2, 900, Fixed(800)) for _ in range(8)]
+    machine.step()
+    prompt = machine.add("crowd", 400, 1)
+    machine.seconds_while(lambda: prompt.num_output < 1)
+    assert all(run.remaining > 1 for run in runs)
+
+
+@pytest.mark.parametrize(("prompt", "left"), [(100, 10), (600, 40)])  # light ones have every second step
+def test_answers_that_are_resumed_go_before_the_prompts_of_others(prompt: int, left: int) -> None:
+    machine = Machine()
+    machine.warm_up("crowd")
+    others = [machine.add(f"new{number}", prompt, 1) for number in range(40)]
+    machine.step()
+    resumed = [machine.add(f"old{number}", 600, 1, resumed=True) for number in range(4)]
+    machine.seconds_while(lambda: any(one.num_output < 1 for one in resumed))
+    assert sum(one.num_output < 1 for one in others) >= left
+
+
+def test_light_prompts_of_several_parties_are_done_one_after_another() -> None:
+    machine = Machine()
+    machine.warm_up("crowd")
+    began, ends = machine.now, list[float]()
+    prompts = [machine.add(f"new{number}", 200, 1) for number in range(8)]
+    while machine.scheduler.has_work:
+        done = sum(one.num_output for one in prompts)
+        machine.step()
+        ends += [machine.now] * (sum(one.num_output for one in prompts) - done)
+    waited = [end - began for end in ends]
+    assert sum(waited) / len(waited) < 0.7 * waited[-1]
+    assert waited[0] < 0.4 * waited[-1]
 
 
 def test_prompts_beside_decodes_of_their_own_party_have_the_target_alone() -> None:

@@ -15,7 +15,8 @@ the beginning less that at the end:
 
 This is the bound of the paper's theorem for backlogged clients. Here `U` is the prompts of one step, which
 parties without credit get if nothing else fills it, and the decodes that running sequences have left (in the
-paper `w_e L_input + w_q M`).
+paper `w_e L_input + w_q M`), and when another group is lost what its sequences had computed there: they go on
+here whatever credit there is.
 
 **Light parties.** One that did not use up its credit in the last round, and has enough for all its prompts,
 asks for less than its share. Its prompts go before those of others and before their decodes, so that it waits

@@ -1,6 +1,7 @@
 """Which waiting sequence is admitted next: parties by credit, and within a party by priority.
 
-Light parties go first (`deficits.py`). Of the parties with credit that goes first of which a sequence finds
+A resumed sequence goes before all others: it had its turn in the group that was lost. Light parties are next
+(`deficits.py`). Of the parties with credit that goes first of which a sequence finds
 the most of its prompt in the cache (longest prefix first, as in DLPM). A sequence passes others of its own
 party only if it has the same priority and is among the first `AHEAD`; every `AHEAD`th time the party's first
 one goes. If no party has credit, that with the most goes: nothing is idle while a sequence can run. A
@@ -18,7 +19,7 @@ AHEAD = 4  # sequences of a party that are looked at
 MAX_LOOKED_AT = 32  # of all parties
 MAX_PARTIES = 4096  # that are counted
 _Rank = tuple[int, int, float, tuple[int, int]]  # class, tokens found, credit, order; the least goes first
-_LIGHT, _HAS_CREDIT, _OWES = 0, 1, 2
+_RESUMED, _LIGHT, _HAS_CREDIT, _OWES = 0, 1, 2, 3
 
 
 class PartyOrder:
@@ -95,8 +96,7 @@ class PartyOrder:
             if first is not None and is_background(first) == background:
                 deficits = self._fair.of(first)
                 credit = deficits.credit(party) - booked.get(party, 0.0) / deficits.weight(party)
-                standing = _OWES if credit <= 0 else _LIGHT if self._fair.is_light(first) else _HAS_CREDIT
-                parties.append((standing, -credit, party))
+                parties.append((self._standing(first, credit), -credit, party))
         parties.sort()
         best: Sequence | None = None
         best_rank: _Rank | None = None
@@ -113,6 +113,12 @@ class PartyOrder:
                 if owes:
                     break
         return best
+
+    def _standing(self, first: Sequence, credit: float) -> int:
+        """Returns the class of a party by its first sequence and its credit."""
+        if first.resumed:
+            return _RESUMED
+        return _OWES if credit <= 0 else _LIGHT if self._fair.is_light(first) else _HAS_CREDIT
 
     def _candidates(self, party: str, queue: list[Sequence], passed: Set[int]) -> list[Sequence]:
         """Returns the sequences of a party that may be next, in order."""
@@ -131,7 +137,7 @@ class PartyOrder:
 
 def has_begun(sequence: Sequence) -> bool:
     """Returns whether a waiting sequence has begun: its caller has tokens of it."""
-    return sequence.num_preemptions > 0 or sequence.arrival < 0
+    return sequence.num_preemptions > 0 or sequence.resumed
 
 
 def _first(queue: list[Sequence], passed: Set[int]) -> Sequence | None:
