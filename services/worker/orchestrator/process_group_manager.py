@@ -20,7 +20,13 @@ from typing import Literal
 import structlog
 
 from services.worker.orchestrator.fork_server_client import ForkServerClient
-from services.worker.orchestrator.process_readings import CpuCounts, ProcessReading, read_cpu, read_process
+from services.worker.orchestrator.process_readings import (
+    STOPPED,
+    CpuCounts,
+    ProcessReading,
+    read_cpu,
+    read_process,
+)
 from services.worker.orchestrator.rank_process_handle import (
     STILL_RUNNING,
     RankProcessHandle,
@@ -207,11 +213,12 @@ class ProcessGroupManager:
                 rank.process.kill()
         await self._wait_ended(ranks, KILL_WAIT_S)
         if left := [rank for rank in ranks if rank.process.poll() is None]:
-            log.warning(
-                "a rank did not end when it was killed", pid=left[0].pid, why=self._describe_left(left[0])
-            )
-            if any(runs(rank.pid) for rank in left):
-                self.stop_fork_server()  # a fork server that hangs kills no rank; its own end does
+            states = {name: (stat(pid)[:1] or ["gone"])[0] for name, pid in self._pids_of(left[0]).items()}
+            why = ", ".join(f"state of the {name}: {state}" for name, state in states.items())
+            log.warning("a rank did not end when it was killed", pid=left[0].pid, why=why)
+            # one that hangs kills no rank and tells of no end; else its report is late, and it is kept
+            if any(runs(rank.pid) for rank in left) or states.get("fork server") in STOPPED:
+                self.stop_fork_server()
 
     def read_waited(self, ranks: Sequence[RankProcess]) -> dict[int, ProcessReading | None]:
         """Return the counts of the processes of these ranks and of the fork server, by process id."""
@@ -226,12 +233,9 @@ class ProcessGroupManager:
             self._fork_server.end_server()
             self._fork_server = None
 
-    def _describe_left(self, rank: RankProcess) -> str:
-        """The kernel's letters for the states of a rank and of the fork server, which tells of its end."""
-        states = {"rank": stat(rank.pid)[:1]}
-        if self._fork_server is not None:
-            states["fork server"] = stat(self._fork_server.pid)[:1]
-        return ", ".join(f"state of the {name}: {(state or ['gone'])[0]}" for name, state in states.items())
+    def _pids_of(self, rank: RankProcess) -> dict[str, int]:
+        """The process ids of a rank and of the fork server, which tells of its end."""
+        return {"rank": rank.pid} | ({"fork server": self._fork_server.pid} if self._fork_server else {})
 
     async def _wait_ended(self, ranks: Sequence[RankProcess], limit_s: float) -> None:
         """Wait for the ends of ranks, for that much time that they and the fork server can use."""

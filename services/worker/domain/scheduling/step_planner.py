@@ -119,10 +119,8 @@ class StepPlanner:
             prefilling, rest = self._spare_others(draft, prefilling, runs, rest)
         of_runs = share_among_runs(runs, rest // 2 if prefilling else rest)
         rest -= sum(count for _, count in of_runs)
-        if self._fair.has_several:
-            shares = share_among_parties(prefilling, rest, self._light.rank)
-        else:
-            shares = share_budget(prefilling, rest)
+        several, rank = self._fair.has_several, self._light.rank
+        shares = share_among_parties(prefilling, rest, rank) if several else share_budget(prefilling, rest)
         for sequence, count in (*of_runs, *shares):
             draft.add_chunk(sequence, self._preemption.within_blocks(sequence, count))
         if most < whole and sum(count for _, count in shares) == rest:
