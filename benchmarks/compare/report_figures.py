@@ -13,7 +13,7 @@ from benchmarks.lib.measuring import BenchError
 
 # numbers that identify a row, beside its texts
 _IDENTIFY = {
-    "adapters", "batch", "bytes", "concurrency", "context", "groups", "prompt", "ranks", "target_ms",
+    "adapters", "batch", "bytes", "concurrency", "context", "groups", "prompt", "rank", "ranks", "target_ms",
     "threads", "tokens", "tp",
 }  # fmt: skip
 # what is no figure of ours, or no figure at all
