@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -31,12 +31,14 @@ class TransportAnswer:
         text: Of the answer.
         message: Of the error.
         session_id: Of the answer; empty: none was told.
+        asked: How often it was asked until a client had the answer.
     """
 
     code: str = ""
     text: str = ""
     message: str = ""
     session_id: str = ""
+    asked: int = 1
 
 
 Ask = Callable[..., Coroutine[Any, Any, TransportAnswer]]
@@ -147,7 +149,8 @@ def _of_grpc(stream: bool) -> Ask:
             except grpc.aio.AioRpcError as error:
                 if stream and error.code() is grpc.StatusCode.INTERNAL and not error.trailing_metadata():
                     # it ended before its request was written all the same: grpc's client lost the status
-                    return await ask(gateway, model=model, key=key, session=session, **fields)
+                    again = await ask(gateway, model=model, key=key, session=session, **fields)
+                    return replace(again, asked=again.asked + 1)
                 found = dict(error.trailing_metadata() or ())
                 return TransportAnswer(code=str(found["x-ryz-code"]), message=str(error.details()))
         wrong = next((one for one in responses if one.error_message), None)

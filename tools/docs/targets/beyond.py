@@ -5,7 +5,7 @@ from typing import Any
 
 from tools.docs.targets.evidence import Figure, Held, Missing, Row, row_of
 
-_EPYC = "failover-2c-epyc-d44e58a10464.json"
+_EPYC = "failover-2c-epyc-ad5217475f8a.json"
 _XEON = "failover-2c-xeon-d28a122fb34f.json"
 _SMOLLM2 = "failover-smollm2-135m-2c-epyc-f3a1541ee4d0.json"
 _STRUCTURED = "failover-structured-demo-2c-epyc-7f591391c2e1.json"

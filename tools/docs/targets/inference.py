@@ -8,7 +8,7 @@ from tools.docs.targets.evidence import Figure, Held, Missing, Row, row_of
 _110M = "engine-110m-2c-epyc-b5904a6a9b98.json"
 _1B = "engine-1.1b-2c-epyc-b3327edcb857.json"
 _COLLECTIVES = "collectives-2c-epyc-d44e58a10464.json"
-_KILLS = "failover-2c-epyc-d44e58a10464.json"
+_KILLS = "failover-2c-epyc-ad5217475f8a.json"
 _FREEZES = "failover-freeze-2c-epyc-ad5217475f8a.json"
 _KV = "kv-2c-epyc-28c1e7368ea7.json"
 _SESSIONS = "sessions-2c-epyc-28c1e7368ea7.json"

@@ -2,7 +2,7 @@
 
 from tools.docs.targets.evidence import Constant, Figure, Held, Missing, Row, row_of
 
-_KILLS = "failover-2c-epyc-d44e58a10464.json"
+_KILLS = "failover-2c-epyc-ad5217475f8a.json"
 _SERVING = "serving-2c-epyc-22d00cbe1d7e.json"
 _INT8 = "quality-smollm2-135m-2c-epyc-0ee4c48b60fd.json"
 _CODES = "quality-smollm2-135m-codes-2c-xeon-51b53e28fc27.json"
